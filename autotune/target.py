@@ -1,0 +1,64 @@
+"""The seam between the autotuner and a kernel family. Nothing in autotune names a tile."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from autotune.errors import InputError
+from autotune.seam import Knobs
+
+TARGETS = ("hopper_matmul",)
+
+
+class Space(Protocol):
+    """The variants of one problem: `knobs` names the values of each; `legal()` enumerates the legal ones."""
+
+    knobs: dict[str, tuple[Any, ...]]
+
+    @property
+    def raw_size(self) -> int: ...
+
+    def legal(self) -> Any: ...
+
+
+class Target(Protocol):
+    """A kernel family. Problems, configurations and devices are opaque frozen values that pickle."""
+
+    name: str
+    problem_fields: tuple[str, ...]
+    knob_names: tuple[str, ...]
+
+    # Plain arithmetic: neither jax nor numpy is imported (but by `space`).
+    def problem_from_fields(self, fields: Mapping[str, object]) -> Any: ...
+    def device_named(self, name: str) -> Any: ...
+    def config_from_knobs(self, knobs: Mapping[str, object]) -> Any: ...
+    def space(self, problem: Any, device: Any, narrowing: Mapping[str, Sequence[Any]]) -> Space: ...
+    def check(self, problem: Any, config: Any, device: Any) -> Sequence[Any]: ...
+    def default_configs(self, problem: Any, device: Any) -> list[Knobs]: ...
+    def heuristic_config(self, problem: Any, device: Any) -> Knobs | None: ...
+    def distance(self, a: Any, b: Any) -> float: ...
+    def source_digest(self) -> str: ...
+
+    # These import jax and are called in workers only.
+    def build(self, problem: Any, config: Any, device: Any) -> Callable[..., Any]: ...
+    def operand_types(self, problem: Any) -> tuple[Any, ...]: ...
+    def operands(self, problem: Any, seed: int) -> tuple[Any, ...]: ...
+    def rival(self, problem: Any) -> Callable[..., Any]: ...
+    def reference(self, problem: Any) -> Callable[..., Any]: ...
+    def tolerance(self, problem: Any) -> float: ...
+
+
+def load_target(name: str) -> Target:
+    """Returns the kernel family of that name.
+
+    Raises:
+        InputError: There is none; the message names the nearest and all there are.
+    """
+    if name not in TARGETS:
+        near = difflib.get_close_matches(name, TARGETS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise InputError(f"target={name!r}: allowed: {', '.join(TARGETS)}{hint}")
+    return importlib.import_module(f"{name}.target").TARGET

@@ -1,0 +1,257 @@
+"""What tracing and lowering refuse, in the order in which they meet it.
+
+The first broken one names the exception that they raise. Source: held against the real lowering by
+tests/lowering/test_legality_sweep.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hopper_matmul.facts import Facts
+from hopper_matmul.problem import Problem
+from hopper_matmul.rules import Rule, rule
+
+MAX_BARRIERS_A_GROUP = 32  # their phases are bits of one 32-bit register
+_MAIN = (
+    "WGMMA accumulators can only be allocated non-collectively. Hint: remove collective_axes from run_scoped. "
+    "If other allocations are performed as well, split the run_scoped into two."
+)
+_NOT_COLLECTIVE = (
+    "Only thread-collective allocations are supported in multithreaded kernels. Hint: add collective_axes=wg to "
+    "your run_scoped if you intend all threads to share the same allocation (currently collective_axes=())."
+)
+_DISCHARGE = "run_scoped discharge does not support collective_axes yet."
+_NO_LAYOUT = "Failed to infer a possible set of layouts."
+
+
+def _swizzle_message(swizzle: Callable[[Facts], int]) -> Callable[[Facts], str]:
+    return lambda f: f"Swizzle {swizzle(f)} is not supported. Only 32, 64 and 128 are accepted."
+
+
+def _clips(size: int, tile: Any) -> Any:
+    """Whether TMA can clip a GMEM dimension against the tiling of its transform."""
+    return (size < tile) | (size % tile == 0)
+
+
+def _partitions(parts: Any, outer: Any, inner: Any) -> Any:
+    """Whether a box of (outer, inner, 8, columns) can be cut into `parts` equal parts that are contiguous in SMEM."""
+    rest = parts // (outer + (outer == 0))
+    of_inner = rest + (rest == 0)
+    of_rows = rest // (inner + (inner == 0))
+    fits_inside = (inner % of_inner == 0) | (
+        (rest % (inner + (inner == 0)) == 0) & (8 % (of_rows + (of_rows == 0)) == 0)
+    )
+    return (outer % parts == 0) | ((rest * outer == parts) & fits_inside)
+
+
+def _is_unsupported(p: Problem) -> bool:
+    return not (
+        p.lhs_dtype == p.rhs_dtype
+        and p.lhs_dtype in ("bfloat16", "float16")
+        and p.out_dtype in ("bfloat16", "float16", "float32")
+        and (p.layout, p.accumulation, p.scales, p.epilogue) == ("nn", "float32", "none", "none")
+        and p.batch == p.groups == 1
+    )
+
+
+def _plan_rule(rule_id: str, exception: str, limit: str, message: str) -> Rule:
+    return rule(
+        rule_id,
+        "lower",
+        exception,
+        lambda f: f.c.scopes.fault == rule_id,
+        lambda f: f.c.scopes.name,
+        limit,
+        message,
+    )
+
+
+_TRACE_RULES: tuple[Rule, ...] = (
+    rule(
+        "problem",
+        "trace",
+        "ValueError",
+        lambda f: _is_unsupported(f.p),
+        lambda f: f.p.describe(),
+        "bfloat16 or float16 operands, layout nn, float32 accumulation, no scales, epilogue, batch or groups",
+        "this kernel does not compute this problem",
+    ),
+    rule(
+        "threads",
+        "trace",
+        "ValueError",
+        lambda f: f.c.compute_wgs > 15,
+        lambda f: f.c.compute_wgs + 1,
+        16,
+        "Requested too many CUDA threads per block. Each Mosaic thread corresponds to 128 CUDA threads.",
+    ),
+    rule(
+        "swizzle",
+        "trace",
+        "ValueError",
+        lambda f: f.swizzle < 32,
+        lambda f: (f.c.tile_k, f.wg_n),
+        "rows of tile_k and of a warpgroup's tile_n that are multiples of 32 bytes",
+        _swizzle_message(lambda f: f.swizzle),
+    ),
+    rule(
+        "epilogue_swizzle",
+        "trace",
+        "ValueError",
+        lambda f: f.out_swizzle < 32,
+        lambda f: f.c.epi_n,
+        "rows of epi_n that are a multiple of 32 bytes",
+        _swizzle_message(lambda f: f.out_swizzle),
+    ),
+    rule(
+        "tiling",
+        "trace",
+        "AssertionError",
+        lambda f: (
+            (f.c.tile_m % 8 != 0)
+            | (f.c.tile_k % 8 != 0)
+            | (f.c.tile_n % f.swizzle_columns != 0)
+            | (f.c.epi_m % 8 != 0)
+        ),
+        lambda f: (f.c.tile_m, f.c.tile_n, f.c.tile_k, f.c.epi_m),
+        "tile_m, tile_k and epi_m multiples of 8, tile_n one of the swizzle's columns",
+        "the tile is not a whole number of (8 rows, swizzle) blocks",
+    ),
+    rule(
+        "registers",
+        "trace",
+        "ValueError",
+        lambda f: (f.c.memory_registers % 8 != 0) | (f.compute_registers < 8),
+        lambda f: f.c.memory_registers,
+        "a multiple of 8 that leaves the compute warpgroups at least 8",
+        lambda f: (
+            "n must be a positive multiple of 8, got "
+            + str(f.c.memory_registers if f.c.memory_registers % 8 else f.compute_registers)
+        ),
+    ),
+)
+_LOWER_RULES = (
+    rule(
+        "smem",
+        "lower",
+        "ValueError",
+        lambda f: f.smem_bytes > f.d.smem_bytes_per_block,
+        lambda f: f.smem_bytes,
+        lambda f: f.d.smem_bytes_per_block,
+        lambda f: (
+            f"Mosaic GPU kernel exceeds available shared memory: smem_bytes={f.smem_bytes} > "
+            f"max_smem_bytes={f.d.smem_bytes_per_block}"
+        ),
+    ),
+    rule(
+        "barriers",
+        "lower",
+        "NotImplementedError",
+        lambda f: f.c.stages > MAX_BARRIERS_A_GROUP,
+        lambda f: f.c.stages,
+        MAX_BARRIERS_A_GROUP,
+        "Only up to 32 barriers per group supported",
+    ),
+    _plan_rule("main", "ValueError", "a non-collective scope of the accumulator's own", _MAIN),
+    _plan_rule("b", "NotImplementedError", "collective scopes for SMEM and barriers", _NOT_COLLECTIVE),
+    _plan_rule(
+        "discharge", "NotImplementedError", "the accumulator inside of the collective scopes", _DISCHARGE
+    ),
+    rule(
+        "wgmma_slice",
+        "lower",
+        "ValueError",
+        lambda f: f.wg_m % 8 != 0,
+        lambda f: f.wg_m,
+        "a multiple of 8",
+        lambda f: f"Expected slice start and slice size ({f.wg_m}) to be divisible by the tile size (8)",
+    ),
+    rule(
+        "wgmma_m",
+        "lower",
+        "VerificationError",
+        lambda f: f.wg_m % 64 != 0,
+        lambda f: f.wg_m,
+        "a multiple of 64",
+        lambda f: f"The accumulator's first dimension must be a multiple of 64, but got {f.wg_m}.",
+    ),
+    rule(
+        "epilogue_rows",
+        "lower",
+        "ValueError",
+        lambda f: (f.c.epi_m % 64 != 0) & (f.pieces > 0),
+        lambda f: f.c.epi_m,
+        "a multiple of 64",
+        _NO_LAYOUT,
+    ),
+    rule(
+        "epilogue_columns",
+        "lower",
+        "ValueError",
+        lambda f: (
+            ((f.c.tile_n % f.out_swizzle_columns != 0) | (f.wg_n % f.out_swizzle_columns != 0))
+            & (f.pieces > 0)
+        ),
+        lambda f: (f.c.tile_n, f.wg_n),
+        lambda f: f"multiples of {f.out_swizzle_columns}, the columns of the epilogue tile's swizzle",
+        _NO_LAYOUT,
+    ),
+    rule(
+        "tma_rows",
+        "lower",
+        "ValueError",
+        lambda f: (_clips(f.p.m, 8) == 0) | (_clips(f.p.k, 8) == 0),
+        lambda f: (f.p.m, f.p.k),
+        "m and k below 8 or multiples of it",
+        "When no rounding mode is specified, dimension 0 must have size smaller or a multiple of its tiling 8",
+    ),
+    rule(
+        "tma_columns",
+        "lower",
+        "ValueError",
+        lambda f: (
+            (_clips(f.p.k, f.swizzle_columns) == 0)
+            | (_clips(f.p.n, f.swizzle_columns) == 0)
+            | ((_clips(f.p.n, f.out_swizzle_columns) == 0) & (f.pieces > 0))
+        ),
+        lambda f: (f.p.k, f.p.n),
+        lambda f: f"k and n below or multiples of {f.swizzle_columns}, n also of {f.out_swizzle_columns}",
+        lambda f: (
+            "When no rounding mode is specified, dimension 1 must have size smaller or a multiple of its tiling "
+            f"{f.swizzle_columns}"
+        ),
+    ),
+    rule(
+        "tma_box",
+        "lower",
+        "ValueError",
+        lambda f: (f.c.tile_m > 2048) | (f.c.tile_k > 2048),
+        lambda f: (f.c.tile_m, f.c.tile_k),
+        2048,
+        "Async copies only support copying <=256 elements along each dimension",
+    ),
+    rule(
+        "multicast",
+        "lower",
+        "ValueError",
+        lambda f: (
+            (_partitions(f.c.cluster_n, f.c.tile_m // 8, f.c.tile_k // f.swizzle_columns) == 0)
+            | (_partitions(f.c.cluster_m, f.c.tile_k // 8, f.c.tile_n // f.swizzle_columns) == 0)
+        ),
+        lambda f: (f.c.cluster_m, f.c.cluster_n),
+        "a cluster that divides the blocks of 8 rows of the tile it shares",
+        "None of the leading dimensions in the transformed slice shape is divisible by the collective size",
+    ),
+    rule(
+        "wgmma_n",
+        "lower",
+        "ValueError",
+        lambda f: f.wg_n > 256,
+        lambda f: f.wg_n,
+        "at most 256",
+        lambda f: f"N must be a multiple of 8 and <= 256, got: {f.wg_n}",
+    ),
+)
+COMPILER_RULES = _TRACE_RULES + _LOWER_RULES

@@ -1,0 +1,77 @@
+"""What the rules of legality speak of: sizes that follow from a problem, a configuration and a device.
+
+The arithmetic is free of branches, so that it runs on numbers (one configuration), on numpy arrays (a column of
+each knob, see `space`) and on traced values (see `dependence`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hopper_matmul.geometry import registers_for_compute, swizzle_of
+from hopper_matmul.hardware import REGISTERS_PER_SM, SMEM_ALIGNMENT_BYTES, THREADS_PER_WARPGROUP, Device
+from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
+
+BARRIER_BYTES = 8
+
+
+class Facts:
+    """What the rules speak of, computed once: numbers for one configuration, arrays for a column of each knob."""
+
+    __slots__ = (
+        "acc_registers",
+        "barrier_bytes",
+        "c",
+        "cluster_size",
+        "compute_registers",
+        "d",
+        "entry_registers",
+        "epilogue_bytes",
+        "out_swizzle",
+        "out_swizzle_columns",
+        "p",
+        "pieces",
+        "ring_bytes",
+        "smem_bytes",
+        "swizzle",
+        "swizzle_columns",
+        "wg_m",
+        "wg_n",
+    )
+
+    def __init__(self, problem: Problem, config: Any, device: Device):
+        self.p, self.c, self.d = problem, config, device
+        size, out_size = ITEMSIZE_BYTES[problem.lhs_dtype], ITEMSIZE_BYTES[problem.out_dtype]
+        splits_m = config.wg_split == "m"
+        wgs = config.compute_wgs
+        tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
+        self.wg_m = tile_m // ((wgs - 1) * splits_m + 1)
+        self.wg_n = tile_n // ((wgs - 1) * (1 - splits_m) + 1)
+        self.cluster_size = config.cluster_m * config.cluster_n
+        swizzle_k, swizzle_n = swizzle_of(tile_k * size), swizzle_of(self.wg_n * size)
+        self.swizzle = lesser(swizzle_k, swizzle_n)
+        self.swizzle_columns = self.swizzle // size
+        self.out_swizzle = swizzle_of(config.epi_n * out_size)
+        self.out_swizzle_columns = self.out_swizzle // out_size
+        lhs_bytes = aligned(config.stages * tile_m * tile_k * size)
+        self.ring_bytes = lhs_bytes + aligned(config.stages * tile_k * tile_n * size)
+        self.pieces = (self.wg_m // config.epi_m) * (self.wg_n // config.epi_n)
+        slots = lesser((self.wg_m * self.wg_n) // (config.epi_m * config.epi_n), 2)
+        self.epilogue_bytes = aligned(wgs * slots * config.epi_m * config.epi_n * out_size)
+        self.barrier_bytes = BARRIER_BYTES * (2 * config.stages + 2 * config.scopes.is_union)
+        both = self.ring_bytes + self.epilogue_bytes
+        overlap = lesser(self.ring_bytes, self.epilogue_bytes) * config.scopes.shares_bytes
+        self.smem_bytes = both - overlap + self.barrier_bytes
+        self.compute_registers = registers_for_compute(config.memory_registers, wgs)
+        self.entry_registers = lesser(REGISTERS_PER_SM // (THREADS_PER_WARPGROUP * (wgs + 1)) // 8 * 8, 255)
+        self.acc_registers = self.wg_m * self.wg_n // THREADS_PER_WARPGROUP
+
+
+def lesser(a: Any, b: Any) -> Any:
+    """Returns the smaller of two numbers, or of two arrays element by element."""
+    return a * (a < b) + b * (b <= a)
+
+
+def aligned(size_bytes: Any) -> Any:
+    """Returns a size rounded up to the alignment of an SMEM buffer."""
+    return -(-size_bytes // SMEM_ALIGNMENT_BYTES) * SMEM_ALIGNMENT_BYTES

@@ -1,0 +1,110 @@
+"""Sizes that follow from a problem, a configuration and a device. The kernel is built from them.
+
+The functions at the top are plain arithmetic: `legality` evaluates the same ones, on numbers and on numpy arrays.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from hopper_matmul.config import Config
+from hopper_matmul.hardware import Device
+from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
+
+SETMAXNREG_LIMIT = 256  # highest register count that PTX's setmaxnreg takes
+REGISTERS_A_LANE = 512  # 65,536 registers of an SM over the 128 lanes of a warpgroup
+
+
+def swizzle_of(row_bytes):
+    """Returns the widest swizzle, 128, 64, 32 or else 16 bytes, that divides rows of `row_bytes`."""
+    return 16 << ((row_bytes % 128 == 0) * 1 + (row_bytes % 64 == 0) * 1 + (row_bytes % 32 == 0) * 1)
+
+
+def registers_for_compute(memory_registers, compute_wgs):
+    """Returns the registers a thread of each compute warpgroup gets, a multiple of 8."""
+    share = (REGISTERS_A_LANE - memory_registers) // compute_wgs
+    capped = share * (share <= SETMAXNREG_LIMIT) + SETMAXNREG_LIMIT * (share > SETMAXNREG_LIMIT)
+    return capped // 8 * 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Geometry:
+    """All derived sizes of one variant, in elements unless the name ends in a unit.
+
+    Divisions round down: an illegal configuration has a geometry too, so that it can be lowered and seen to fail.
+    """
+
+    problem: Problem
+    config: Config
+    device: Device
+
+    @property
+    def wg_m(self) -> int:
+        config = self.config
+        return config.tile_m // config.compute_wgs if config.wg_split == "m" else config.tile_m
+
+    @property
+    def wg_n(self) -> int:
+        config = self.config
+        return config.tile_n // config.compute_wgs if config.wg_split == "n" else config.tile_n
+
+    @property
+    def cluster_size(self) -> int:
+        return self.config.cluster_m * self.config.cluster_n
+
+    @property
+    def multicast_axes(self) -> tuple[str, ...]:
+        """Cluster axes along which CTAs write into each other's ring."""
+        config = self.config
+        return (("cluster_m",) if config.cluster_m > 1 else ()) + (
+            ("cluster_n",) if config.cluster_n > 1 else ()
+        )
+
+    @property
+    def swizzle_bytes(self) -> int:
+        """WGMMA wants one swizzle for both operands: the widest that both rows divide into."""
+        size = ITEMSIZE_BYTES[self.problem.lhs_dtype]
+        return min(swizzle_of(self.config.tile_k * size), swizzle_of(self.wg_n * size))
+
+    @property
+    def epilogue_swizzle_bytes(self) -> int:
+        return swizzle_of(self.config.epi_n * ITEMSIZE_BYTES[self.problem.out_dtype])
+
+    @property
+    def k_steps(self) -> int:
+        return self.problem.k // self.config.tile_k
+
+    @property
+    def cluster_tiles_m(self) -> int:
+        return self.problem.m // (self.config.tile_m * self.config.cluster_m)
+
+    @property
+    def cluster_tiles_n(self) -> int:
+        return self.problem.n // (self.config.tile_n * self.config.cluster_n)
+
+    @property
+    def cluster_tiles(self) -> int:
+        return self.cluster_tiles_m * self.cluster_tiles_n
+
+    @functools.cached_property
+    def grid_clusters(self) -> int:
+        """Clusters that are launched: one a tile, or as many as the SMs hold at once."""
+        if not self.config.persistent:
+            return self.cluster_tiles
+        return max(1, min(self.cluster_tiles, self.device.sm_count // self.cluster_size))
+
+    @property
+    def tiles_per_cta(self) -> int:
+        """Most tiles that one CTA walks."""
+        return -(-self.cluster_tiles // self.grid_clusters) if self.grid_clusters else 1
+
+    @property
+    def epilogue_slots(self) -> int:
+        """Staging slots of a warpgroup: two, so that one is filled while the other is stored, where two are used."""
+        config = self.config
+        return min(2, (self.wg_m * self.wg_n) // (config.epi_m * config.epi_n))
+
+    @property
+    def compute_registers(self) -> int:
+        return registers_for_compute(self.config.memory_registers, self.config.compute_wgs)

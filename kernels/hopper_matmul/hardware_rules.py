@@ -1,0 +1,150 @@
+"""What lowering lets through and the GPU does not: ptxas failures and spills, failed launches, hangs, wrong results.
+
+Source: what a GPU shows, by tests/gpu/test_kernel.py.
+"""
+
+from __future__ import annotations
+
+from hopper_matmul.hardware import THREADS_PER_WARPGROUP
+from hopper_matmul.rules import Rule, rule
+
+# Registers a compute thread needs beside its accumulator, for addresses, barriers and the epilogue. On an H200
+# (driver 580.159.04, jax 0.11.2, 2026-11-30) 40 spare ones ran at 0.94 of XLA; 24 ran 8 times slower, or failed in
+# ptxas with three compute warpgroups.
+SPARE_REGISTERS = 40
+MAX_CLUSTER = 8  # largest portable cluster, CUDA programming guide, thread block clusters
+HARDWARE_RULES: tuple[Rule, ...] = (
+    rule(
+        "register_split",
+        "compile",
+        None,
+        lambda f: (
+            (f.c.memory_registers < 24)
+            | (f.c.memory_registers > f.entry_registers)
+            | (f.compute_registers < f.entry_registers)
+        ),
+        lambda f: (f.c.memory_registers, f.compute_registers),
+        lambda f: f"24 <= memory_registers <= {f.entry_registers} <= compute registers",
+        "ptxas refuses: setmaxnreg is out of range, or takes registers where it should give some",
+    ),
+    rule(
+        "spills",
+        "compile",
+        None,
+        lambda f: f.acc_registers > f.compute_registers - SPARE_REGISTERS,
+        lambda f: f.acc_registers,
+        lambda f: f.compute_registers - SPARE_REGISTERS,
+        "the accumulator of a warpgroup does not fit its registers, so that it spills to memory",
+    ),
+    rule(
+        "acc_in_memory_role",
+        "compile",
+        None,
+        lambda f: f.c.scopes.acc_in_memory_role,
+        lambda f: f.c.scopes.name,
+        "an accumulator in the compute role",
+        "the accumulator is live in the loading warpgroup, whose registers it does not fit",
+    ),
+    rule(
+        "launch",
+        "launch",
+        None,
+        lambda f: f.c.compute_wgs > 7,
+        lambda f: (f.c.compute_wgs + 1) * THREADS_PER_WARPGROUP,
+        1024,
+        "a CTA of more than 1,024 threads does not launch: the process aborts",
+    ),
+    rule(
+        "cluster",
+        "launch",
+        None,
+        lambda f: f.cluster_size > MAX_CLUSTER,
+        lambda f: f.cluster_size,
+        MAX_CLUSTER,
+        "a cluster beyond the portable size does not launch: the process aborts",
+    ),
+    rule(
+        "memory",
+        "run",
+        None,
+        lambda f: f.p.min_bytes > f.d.memory_bytes,
+        lambda f: f.p.min_bytes,
+        lambda f: f.d.memory_bytes,
+        "operands and result do not fit the device's memory",
+    ),
+    rule(
+        "divergent",
+        "run",
+        None,
+        lambda f: f.c.scopes.is_divergent,
+        lambda f: f.c.scopes.name,
+        "collective scopes that every warpgroup enters equally often",
+        "the compute warpgroups wait at the entry of a collective scope for one that never comes: a hang",
+    ),
+    rule(
+        "peer_ring",
+        "run",
+        None,
+        lambda f: f.c.scopes.follows_ring & (f.cluster_size > 1),
+        lambda f: f.cluster_size,
+        1,
+        "peers of the cluster load into the ring while the epilogue lies in its bytes: a wrong result",
+    ),
+    rule(
+        "pipeline",
+        "run",
+        None,
+        lambda f: (f.c.delay_release > 1) | (f.c.stages <= f.c.delay_release),
+        lambda f: (f.c.stages, f.c.delay_release),
+        "delay_release 0 or 1, below stages",
+        "a slot is waited for that is given back only after it: a hang, or a result from a slot that was reused",
+    ),
+    rule(
+        "split",
+        "run",
+        None,
+        lambda f: (
+            ((f.c.wg_split == "m") & (f.c.tile_m % f.c.compute_wgs != 0))
+            | ((f.c.wg_split == "n") & (f.c.tile_n % f.c.compute_wgs != 0))
+        ),
+        lambda f: f.c.tile_m if f.c.wg_split == "m" else f.c.tile_n,
+        lambda f: f"a multiple of compute_wgs={f.c.compute_wgs}",
+        "rows or columns of the tile that no warpgroup computes: output stays unwritten",
+    ),
+    rule(
+        "epilogue_tile",
+        "run",
+        None,
+        lambda f: (f.wg_m % f.c.epi_m != 0) | (f.wg_n % f.c.epi_n != 0),
+        lambda f: (f.c.epi_m, f.c.epi_n),
+        lambda f: f"divisors of the warpgroup's tile {f.wg_m}x{f.wg_n}",
+        "part of the tile is never stored: output stays unwritten",
+    ),
+    rule(
+        "divides_m",
+        "run",
+        None,
+        lambda f: f.p.m % (f.c.tile_m * f.c.cluster_m) != 0,
+        lambda f: f.p.m,
+        lambda f: f"a multiple of tile_m * cluster_m = {f.c.tile_m * f.c.cluster_m}",
+        "rows past the last whole tile are never computed",
+    ),
+    rule(
+        "divides_n",
+        "run",
+        None,
+        lambda f: f.p.n % (f.c.tile_n * f.c.cluster_n) != 0,
+        lambda f: f.p.n,
+        lambda f: f"a multiple of tile_n * cluster_n = {f.c.tile_n * f.c.cluster_n}",
+        "columns past the last whole tile are never computed",
+    ),
+    rule(
+        "divides_k",
+        "run",
+        None,
+        lambda f: f.p.k % f.c.tile_k != 0,
+        lambda f: f.p.k,
+        lambda f: f"a multiple of tile_k = {f.c.tile_k}",
+        "terms past the last whole step are never added",
+    ),
+)

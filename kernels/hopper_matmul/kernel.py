@@ -1,0 +1,69 @@
+"""The matrix product as a warp-specialised, persistent Pallas Mosaic GPU kernel.
+
+One warpgroup of each CTA loads operand tiles with TMA into a ring of SMEM slots; the others multiply them with
+WGMMA. The ring never drains between tiles: its slot carries over, so the loads of the next tile run during the
+epilogue of this one. The nesting of allocation scopes follows the plan of the configuration.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import lax
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from hopper_matmul.allocation import WG_AXIS, enter, named_refs, scope_types, scopes_at
+from hopper_matmul.config import Config
+from hopper_matmul.geometry import Geometry
+from hopper_matmul.hardware import Device
+from hopper_matmul.problem import Problem
+from hopper_matmul.roles import Operands, compute_role, memory_role
+from hopper_matmul.walk import CLUSTER_AXES, CLUSTER_GRID_AXIS
+
+
+def build(
+    problem: Problem, config: Config, device: Device, *, interpret: Any = None
+) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """Returns the product as a function of its operands, to be jitted, traced or lowered. Needs no GPU.
+
+    Args:
+        problem: lhs (m, k) and rhs (k, n) of `lhs_dtype`; the function returns (m, n) of `out_dtype`.
+        config: Any variant, legal or not: what is wrong with it shows when the function is traced or lowered.
+        device: Its SM count sizes the grid of a persistent kernel.
+        interpret: Passed to `plgpu.kernel`; `plgpu.InterpretGPUParams` checks numbers and races on a CPU.
+    """
+    geometry = Geometry(problem=problem, config=config, device=device)
+    has_cluster = geometry.cluster_size > 1
+    scratch = [scope for scope in config.scopes.scopes if scope.place == "scratch"]
+    kernel = plgpu.kernel(
+        functools.partial(_kernel_body, geometry),
+        out_type=jax.ShapeDtypeStruct((problem.m, problem.n), problem.out_dtype),
+        scratch_types=scope_types(geometry, scratch[0]) if scratch else (),
+        grid=(geometry.grid_clusters,),
+        grid_names=(CLUSTER_GRID_AXIS,),
+        cluster=(config.cluster_m, config.cluster_n) if has_cluster else (),
+        cluster_names=CLUSTER_AXES if has_cluster else (),
+        num_threads=config.compute_wgs + 1,
+        thread_name=WG_AXIS,
+        kernel_name="hopper_matmul",
+        interpret=interpret,
+        compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Warpgroup),
+    )
+    return lambda lhs, rhs: kernel(lhs, rhs)
+
+
+def _kernel_body(geometry: Geometry, lhs: Any, rhs: Any, out: Any, **scratch: Any) -> None:
+    operands = Operands(lhs=lhs, rhs=rhs, out=out)
+
+    def roles(refs: dict[str, Any]) -> None:
+        is_compute = lax.axis_index(WG_AXIS) < geometry.config.compute_wgs
+        lax.cond(
+            is_compute,
+            lambda: compute_role(geometry, operands, refs),
+            lambda: memory_role(geometry, operands, refs),
+        )
+
+    enter(geometry, scopes_at(geometry, "kernel"), named_refs(scratch), roles)

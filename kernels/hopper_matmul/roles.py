@@ -1,0 +1,207 @@
+"""What the warpgroups of a CTA do: one loads, the others multiply and store."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from hopper_matmul.allocation import ACC_DTYPE, WG_AXIS, enter, scopes_at
+from hopper_matmul.geometry import Geometry
+from hopper_matmul.scopes import Scope
+from hopper_matmul.walk import for_each_tile, tile_count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operands:
+    """The kernel's refs in device memory, lhs (m, k), rhs (k, n), out (m, n)."""
+
+    lhs: Any
+    rhs: Any
+    out: Any
+
+
+def _next_slot(slot: jax.Array, stages: int) -> jax.Array:
+    return lax.select(slot == stages - 1, jnp.zeros_like(slot), slot + 1)
+
+
+def memory_role(geometry: Geometry, operands: Operands, refs: dict[str, Any]) -> None:
+    """Keeps the ring full: for each step of each tile one lhs and one rhs tile."""
+    config = geometry.config
+    plgpu.set_max_registers(config.memory_registers, action="decrease")
+    mainloop, epilogue = _tile_scopes(geometry, role="memory")
+
+    def load_tile(local: jax.Array, slot: jax.Array, m_index: jax.Array, n_index: jax.Array) -> None:
+        def load(refs: dict[str, Any]) -> None:
+            if geometry.config.scopes.is_union:
+                # The epilogue of the tile before wrote over the ring.
+                pl.when(local > 0)(lambda: plgpu.barrier_wait(refs["barriers"]["stored"].at[0]))
+            _load_steps(geometry, operands, refs, local, slot, m_index, n_index)
+
+        enter(geometry, mainloop, refs, load)
+        if epilogue:
+            enter(geometry, epilogue, refs, lambda _: None)
+
+    for_each_tile(geometry, load_tile)
+    _await_peers(geometry, refs)
+
+
+def _load_steps(
+    geometry: Geometry,
+    operands: Operands,
+    refs: dict[str, Any],
+    local: jax.Array,
+    slot: jax.Array,
+    m_index: jax.Array,
+    n_index: jax.Array,
+) -> None:
+    config = geometry.config
+    lhs_ring, rhs_ring = refs["ring"]
+    full, consumed = refs["barriers"]["full"], refs["barriers"]["consumed"]
+    rows = pl.ds(m_index * config.tile_m, config.tile_m)
+    columns = pl.ds(n_index * config.tile_n, config.tile_n)
+
+    def load_step(step: jax.Array, slot: jax.Array) -> jax.Array:
+        is_reused = (local * geometry.k_steps + step) >= config.stages
+        pl.when(is_reused)(lambda: plgpu.barrier_wait(consumed.at[slot]))
+        depth = pl.ds(step * config.tile_k, config.tile_k)
+        plgpu.copy_gmem_to_smem(
+            operands.lhs.at[rows, depth],
+            lhs_ring.at[slot],
+            full.at[slot],
+            collective_axes="cluster_n" if config.cluster_n > 1 else None,
+        )
+        plgpu.copy_gmem_to_smem(
+            operands.rhs.at[depth, columns],
+            rhs_ring.at[slot],
+            full.at[slot],
+            collective_axes="cluster_m" if config.cluster_m > 1 else None,
+        )
+        return _next_slot(slot, config.stages)
+
+    lax.fori_loop(0, geometry.k_steps, load_step, slot)
+
+
+def _await_peers(geometry: Geometry, refs: dict[str, Any]) -> None:
+    """Waits until every slot was given back, so that no peer of the cluster arrives on a CTA that has ended."""
+    config = geometry.config
+    steps = tile_count(geometry) * geometry.k_steps
+    first = lax.max(steps - config.stages, jnp.int32(0))
+
+    def await_slot(step: jax.Array, carry: None) -> None:
+        plgpu.barrier_wait(refs["barriers"]["consumed"].at[lax.rem(step, config.stages)])
+        return carry
+
+    lax.fori_loop(first, steps, await_slot, None)
+    if geometry.config.scopes.is_union:
+        plgpu.barrier_wait(refs["barriers"]["stored"].at[0])
+
+
+def _tile_scopes(geometry: Geometry, *, role: str) -> tuple[list[Scope], list[Scope]]:
+    """Returns the scopes of a tile's main loop, and those of its epilogue where they follow."""
+    scopes = scopes_at(geometry, "tile", "compute_tile") if role == "compute" else scopes_at(geometry, "tile")
+    cut = next((i for i, scope in enumerate(scopes) if scope.follows), len(scopes))
+    return scopes[:cut], scopes[cut:]
+
+
+def compute_role(geometry: Geometry, operands: Operands, refs: dict[str, Any]) -> None:
+    """Multiplies what the ring brings and stores each finished tile."""
+    plgpu.set_max_registers(geometry.compute_registers, action="increase")
+    mainloop, epilogue = _tile_scopes(geometry, role="compute")
+
+    def compute_tile(
+        refs: dict[str, Any], local: jax.Array, slot: jax.Array, m_index: jax.Array, n_index: jax.Array
+    ) -> None:
+        store = functools.partial(_store_tile, geometry, operands, m_index=m_index, n_index=n_index)
+
+        def multiply(refs: dict[str, Any]) -> jax.Array | None:
+            sums = _multiply_steps(geometry, refs, slot)
+            return sums if epilogue else store(refs, sums)
+
+        sums = enter(geometry, mainloop, refs, multiply)
+        if epilogue:
+            enter(geometry, epilogue, refs, lambda refs: store(refs, sums))
+
+    enter(
+        geometry,
+        scopes_at(geometry, "compute"),
+        refs,
+        lambda refs: for_each_tile(geometry, functools.partial(compute_tile, refs)),
+    )
+    plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+
+
+def _multiply_steps(geometry: Geometry, refs: dict[str, Any], slot: jax.Array) -> jax.Array:
+    """Sums one tile over k in the accumulator and returns it, (wg_m, wg_n) of float32."""
+    config = geometry.config
+    accumulator = refs["accumulator"]
+    lhs_ring, rhs_ring = refs["ring"]
+    full, consumed = refs["barriers"]["full"], refs["barriers"]["consumed"]
+    wg = lax.axis_index(WG_AXIS)
+    if config.scopes.acc_outside_loop and geometry.tiles_per_cta > 1:
+        zeros = jnp.zeros((geometry.wg_m, geometry.wg_n), ACC_DTYPE)
+        accumulator[...] = plgpu.layout_cast(zeros, plgpu.Layout.WGMMA)
+
+    def multiply_step(step: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        slot, previous = carry
+        plgpu.barrier_wait(full.at[slot])
+        lhs, rhs = lhs_ring.at[slot], rhs_ring.at[slot]
+        if config.wg_split == "m":
+            lhs = lhs.at[pl.ds(wg * geometry.wg_m, geometry.wg_m), :]
+        else:
+            rhs = rhs.at[:, pl.ds(wg * geometry.wg_n, geometry.wg_n)]
+        plgpu.wgmma(accumulator, lhs, rhs)
+        plgpu.wgmma_wait(config.delay_release)
+        if config.delay_release:
+            pl.when(step > 0)(lambda: plgpu.barrier_arrive(consumed.at[previous]))
+        else:
+            plgpu.barrier_arrive(consumed.at[slot])
+        return _next_slot(slot, config.stages), slot
+
+    _, last = lax.fori_loop(0, geometry.k_steps, multiply_step, (slot, slot))
+    sums = accumulator[...]
+    if config.delay_release:
+        plgpu.barrier_arrive(consumed.at[last])
+    return sums
+
+
+def _store_tile(
+    geometry: Geometry,
+    operands: Operands,
+    refs: dict[str, Any],
+    sums: jax.Array,
+    *,
+    m_index: jax.Array,
+    n_index: jax.Array,
+) -> None:
+    """Rounds a warpgroup's sums once and stores them through SMEM, piece by piece, with TMA."""
+    config = geometry.config
+    wg = lax.axis_index(WG_AXIS)
+    first_row = m_index * config.tile_m + (wg * geometry.wg_m if config.wg_split == "m" else 0)
+    first_column = n_index * config.tile_n + (wg * geometry.wg_n if config.wg_split == "n" else 0)
+    rounded = sums.astype(geometry.problem.out_dtype)
+    if geometry.config.scopes.is_union:
+        # The other warpgroups may still multiply from the bytes that this one is about to write.
+        plgpu.barrier_arrive(refs["barriers"]["sums_read"])
+        plgpu.barrier_wait(refs["barriers"]["sums_read"])
+    pieces_n = geometry.wg_n // config.epi_n
+    for piece in range((geometry.wg_m // config.epi_m) * pieces_n):
+        row, column = piece // pieces_n * config.epi_m, piece % pieces_n * config.epi_n
+        staged = refs["epilogue"].at[wg, piece % geometry.epilogue_slots]
+        plgpu.wait_smem_to_gmem(geometry.epilogue_slots - 1, wait_read_only=True)
+        staged[...] = rounded[row : row + config.epi_m, column : column + config.epi_n]
+        plgpu.commit_smem()
+        plgpu.copy_smem_to_gmem(
+            staged,
+            operands.out.at[pl.ds(first_row + row, config.epi_m), pl.ds(first_column + column, config.epi_n)],
+        )
+    if config.scopes.shares_bytes:
+        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+    if geometry.config.scopes.is_union:
+        plgpu.barrier_arrive(refs["barriers"]["stored"].at[0])

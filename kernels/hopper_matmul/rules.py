@@ -1,0 +1,47 @@
+"""What a rule of legality is. The rules themselves are in `compiler_rules` and `hardware_rules`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hopper_matmul.facts import Facts
+
+Stage = Literal["trace", "lower", "compile", "launch", "run"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A rule: `breaks(facts)` is truthy, or an array of booleans, where it is broken."""
+
+    id: str
+    stage: Stage
+    exception: str | None
+    breaks: Callable[[Facts], Any]
+    value: Callable[[Facts], object]
+    limit: Callable[[Facts], object]
+    message: Callable[[Facts], str]
+
+
+def rule(
+    rule_id: str,
+    stage: Stage,
+    exception: str | None,
+    breaks: Callable[[Facts], Any],
+    value: Callable[[Facts], object],
+    limit: object,
+    message: str | Callable[[Facts], str],
+) -> Rule:
+    """Returns a rule; limit and message may be plain values."""
+    limit_of = limit if callable(limit) else lambda _: limit
+    message_of = message if callable(message) else lambda _: message
+    return Rule(
+        id=rule_id,
+        stage=stage,
+        exception=exception,
+        breaks=breaks,
+        value=value,
+        limit=limit_of,
+        message=message_of,
+    )

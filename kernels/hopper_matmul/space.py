@@ -1,0 +1,208 @@
+"""The space of variants of a problem: its knobs, and the set of its legal configurations, enumerated with numpy.
+
+Knobs are assigned one after the other, and each rule is applied as soon as the knobs that it reads are assigned, so
+that the illegal majority is dropped early. The rules are those of `legality`; none is stated here again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from hopper_matmul.config import KNOB_NAMES, Config
+from hopper_matmul.dependence import knobs_read
+from hopper_matmul.facts import Facts
+from hopper_matmul.hardware import Device
+from hopper_matmul.legality import RULES
+from hopper_matmul.problem import FieldError, Problem, one_of
+from hopper_matmul.rules import Rule
+from hopper_matmul.scopes import PLANS
+
+# The order is that of enumeration: knobs that decide most rules come first.
+DEFAULT_KNOBS: dict[str, tuple[Any, ...]] = {
+    "compute_wgs": (1, 2, 3),
+    "wg_split": ("m", "n"),
+    "tile_m": (64, 128, 192, 256),
+    "tile_n": (64, 96, 128, 160, 192, 224, 256),
+    "memory_registers": (40,),
+    "tile_k": (32, 64, 128),
+    "epi_m": (64, 128),
+    "epi_n": (32, 64, 128),
+    "cluster_m": (1, 2),
+    "cluster_n": (1, 2),
+    "scopes": tuple(PLANS),
+    "stages": (2, 3, 4, 5, 6, 8),
+    "delay_release": (0, 1),
+    "persistent": (True, False),
+    "grid_minor": ("m", "n"),
+    "raster_width": (1, 4, 8, 16),
+}
+assert set(DEFAULT_KNOBS) == set(KNOB_NAMES)
+
+
+class PlanColumn:
+    """A column of allocation plans, with the facts of `ScopePlan` that rules read as arrays."""
+
+    def __init__(self, names: np.ndarray):
+        self.name = names
+        plans, index = np.unique(names, return_inverse=True)
+        for fact in (
+            "fault",
+            "is_union",
+            "shares_bytes",
+            "follows_ring",
+            "is_divergent",
+            "acc_in_memory_role",
+        ):
+            setattr(self, fact, np.array([getattr(PLANS[str(name)], fact) for name in plans])[index])
+
+
+class Columns:
+    """Many configurations: an array for each knob, under the names of `Config`."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray]):
+        for name in KNOB_NAMES:
+            value = arrays.get(name)
+            setattr(self, name, getattr(Config(), name) if value is None else value)
+        if "scopes" in arrays:
+            self.scopes = PlanColumn(arrays["scopes"])
+
+
+def legal_mask(problem: Problem, arrays: Mapping[str, np.ndarray], device: Device) -> np.ndarray:
+    """Returns which of many configurations are legal, (count,) of bool.
+
+    Args:
+        problem: The problem they are for.
+        arrays: A (count,) array for each knob, numbers as int64, names as strings; missing knobs are neutral.
+        device: Gives the limits.
+    """
+    facts = Facts(problem, Columns(arrays), device)
+    broken = np.zeros(len(next(iter(arrays.values()))), dtype=bool)
+    for rule in RULES:
+        broken |= np.asarray(rule.breaks(facts), dtype=bool)
+    return ~broken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LegalSet:
+    """The legal configurations of a space.
+
+    Attributes:
+        names: Knobs, in the order of the columns of `codes`.
+        values: The values of each knob.
+        codes: (size, knobs) of uint8; codes[i, j] indexes values[j].
+        rejected: Raw configurations by the first rule that dropped them; with `size` they sum up to the raw size.
+    """
+
+    names: tuple[str, ...]
+    values: tuple[tuple[Any, ...], ...]
+    codes: np.ndarray
+    rejected: dict[str, int]
+
+    @property
+    def size(self) -> int:
+        return len(self.codes)
+
+    def knobs(self, row: int) -> dict[str, Any]:
+        """Returns one legal configuration as plain values."""
+        return {name: self.values[j][code] for j, (name, code) in enumerate(zip(self.names, self.codes[row]))}
+
+
+class Space:
+    """The variants of one problem on one device."""
+
+    def __init__(self, problem: Problem, device: Device, knobs: Mapping[str, tuple[Any, ...]]):
+        self.problem = problem
+        self.device = device
+        self.knobs = dict(knobs)
+
+    @property
+    def raw_size(self) -> int:
+        """Configurations, legal or not."""
+        return math.prod(len(values) for values in self.knobs.values())
+
+    def legal(self) -> LegalSet:
+        """Returns the legal set; it is enumerated once."""
+        return self._legal
+
+    @cached_property
+    def _legal(self) -> LegalSet:
+        names = tuple(self.knobs)
+        codes = np.zeros((1, 0), dtype=np.uint8)
+        rejected: dict[str, int] = {}
+        unassigned = self.raw_size
+        for position, rules in enumerate(self._rules_by_position(names)):
+            if position > 0:
+                count = len(self.knobs[names[position - 1]])
+                unassigned //= count
+                column = np.tile(np.arange(count, dtype=np.uint8), len(codes))
+                codes = np.column_stack([np.repeat(codes, count, axis=0), column])
+            codes = self._drop_illegal(names[:position], codes, rules, rejected, unassigned)
+        return LegalSet(names=names, values=tuple(self.knobs.values()), codes=codes, rejected=rejected)
+
+    def _rules_by_position(self, names: Sequence[str]) -> list[list[Rule]]:
+        """Returns for each number of assigned knobs the rules that can be applied from there on."""
+        by_position: list[list[Rule]] = [[] for _ in range(len(names) + 1)]
+        for rule in RULES:
+            read = knobs_read(rule, self.problem, self.device)
+            by_position[max((names.index(knob) + 1 for knob in read), default=0)].append(rule)
+        return by_position
+
+    def _drop_illegal(
+        self,
+        names: Sequence[str],
+        codes: np.ndarray,
+        rules: list[Rule],
+        rejected: dict[str, int],
+        weight: int,
+    ) -> np.ndarray:
+        if not rules or not len(codes):
+            return codes
+        arrays = {name: np.array(self.knobs[name])[codes[:, j]] for j, name in enumerate(names)}
+        facts = Facts(self.problem, Columns(arrays), self.device)
+        kept = np.ones(len(codes), dtype=bool)
+        for rule in rules:
+            broken = kept & np.asarray(rule.breaks(facts), dtype=bool)
+            if dropped := int(broken.sum()):
+                rejected[rule.id] = rejected.get(rule.id, 0) + dropped * weight
+                kept &= ~broken
+        return codes[kept]
+
+
+def space_of(problem: Problem, device: Device, narrowing: Mapping[str, Sequence[Any]]) -> Space:
+    """Returns the default space of a problem, narrowed knob by knob.
+
+    Args:
+        problem: The problem.
+        device: The device it will run on.
+        narrowing: Values for some knobs, instead of their default ones. They need not be among those.
+
+    Raises:
+        FieldError: An unknown knob, no values, a value twice, or one that the knob cannot have.
+    """
+    knobs = dict(DEFAULT_KNOBS)
+    for name, values in narrowing.items():
+        one_of("knob", name, KNOB_NAMES)
+        if isinstance(values, str) or not isinstance(values, Sequence) or not 0 < len(values) < 256:
+            raise FieldError(name, values, "a list of 1 to 255 values")
+        for value in values:
+            Config.from_knobs({name: value})
+        if len(set(values)) < len(values):
+            raise FieldError(name, list(values), "each value once")
+        knobs[name] = tuple(values)
+    return Space(problem, device, knobs)
+
+
+def raw_configs(space: Space) -> Iterator[dict[str, Any]]:
+    """Yields every configuration of a space, legal or not, in the order of its knobs. For small spaces."""
+    for flat in range(space.raw_size):
+        knobs = {}
+        for name, values in reversed(space.knobs.items()):
+            flat, index = divmod(flat, len(values))
+            knobs[name] = values[index]
+        yield {name: knobs[name] for name in space.knobs}

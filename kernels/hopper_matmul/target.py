@@ -1,0 +1,120 @@
+"""The seam that the autotuner drives this kernel family through."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hopper_matmul import hardware, legality
+from hopper_matmul.config import KNOB_NAMES, Config
+from hopper_matmul.hardware import Device
+from hopper_matmul.heuristic import heuristic_configs
+from hopper_matmul.problem import Problem
+
+if TYPE_CHECKING:
+    from hopper_matmul.space import Space
+
+
+class HopperMatmul:
+    """Everything that the autotuner asks of a kernel family; jax and numpy are imported only where they are used."""
+
+    name = "hopper_matmul"
+    problem_fields = tuple(Problem.__dataclass_fields__)
+    knob_names = KNOB_NAMES
+
+    def problem_from_fields(self, fields: Mapping[str, object]) -> Problem:
+        """See `Problem.from_fields`."""
+        return Problem.from_fields(fields)
+
+    def device_named(self, name: str) -> Device:
+        """See `hardware.device_named`."""
+        return hardware.device_named(name)
+
+    def config_from_knobs(self, knobs: Mapping[str, object]) -> Config:
+        """See `Config.from_knobs`."""
+        return Config.from_knobs(knobs)
+
+    def space(self, problem: Problem, device: Device, narrowing: Mapping[str, Sequence[Any]]) -> Space:
+        """See `space.space_of`."""
+        from hopper_matmul.space import space_of
+
+        return space_of(problem, device, narrowing)
+
+    def check(self, problem: Problem, config: Config, device: Device) -> tuple[legality.Rejection, ...]:
+        """See `legality.check`."""
+        return legality.check(problem, config, device)
+
+    def default_configs(self, problem: Problem, device: Device) -> list[dict[str, Any]]:
+        """Returns the knobs of the untuned choices, the likeliest first; each is legal for the problem."""
+        return [config.to_knobs() for config in heuristic_configs(problem, device)]
+
+    def heuristic_config(self, problem: Problem, device: Device) -> dict[str, Any] | None:
+        """Returns the knobs of the likeliest untuned choice; None where the kernel cannot compute the problem."""
+        configs = heuristic_configs(problem, device)
+        return configs[0].to_knobs() if configs else None
+
+    def distance(self, a: Problem, b: Problem) -> float:
+        """Returns how far apart two problems are in the logarithm of their sizes; inf between numerics classes."""
+        kinds = (
+            (p.lhs_dtype, p.rhs_dtype, p.out_dtype, p.layout, p.accumulation, p.scales, p.epilogue)
+            for p in (a, b)
+        )
+        if next(kinds) != next(kinds) or (a.groups == 1) != (b.groups == 1):
+            return math.inf
+        sizes = ((a.m, b.m), (a.n, b.n), (a.k, b.k), (a.batch, b.batch))
+        return math.sqrt(sum(math.log2(x / y) ** 2 for x, y in sizes))
+
+    def source_digest(self) -> str:
+        """Returns the SHA-256 of this package's sources, first 16 hex digits."""
+        return _source_digest()
+
+    def build(self, problem: Problem, config: Config, device: Device) -> Callable[..., Any]:
+        """See `kernel.build`."""
+        from hopper_matmul import kernel
+
+        return kernel.build(problem, config, device)
+
+    def operand_types(self, problem: Problem) -> tuple[Any, ...]:
+        """See `reference.operand_types`."""
+        from hopper_matmul import reference
+
+        return reference.operand_types(problem)
+
+    def operands(self, problem: Problem, seed: int) -> tuple[Any, ...]:
+        """See `reference.operands`."""
+        from hopper_matmul import reference
+
+        return reference.operands(problem, seed)
+
+    def rival(self, problem: Problem) -> Callable[..., Any]:
+        """See `reference.rival`."""
+        from hopper_matmul import reference
+
+        return reference.rival(problem)
+
+    def reference(self, problem: Problem) -> Callable[..., Any]:
+        """See `reference.reference`."""
+        from hopper_matmul import reference
+
+        return reference.reference(problem)
+
+    def tolerance(self, problem: Problem) -> float:
+        """See `reference.tolerance`."""
+        from hopper_matmul import reference
+
+        return reference.tolerance(problem)
+
+
+@functools.cache
+def _source_digest() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+TARGET = HopperMatmul()

@@ -1,0 +1,101 @@
+"""The kernel on a Hopper GPU: every allocation plan and kind of schedule, by bits; and the plan that hangs."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hopper_matmul.config import Config
+from hopper_matmul.hardware import KNOWN
+from hopper_matmul.legality import check
+from hopper_matmul.problem import Problem
+from hopper_matmul.reference import tolerance
+from hopper_matmul.scopes import LEGAL_PLANS
+
+pytestmark = pytest.mark.gpu
+ROOT = Path(__file__).parents[2]
+SIZES = {"m": 1536, "n": 3072, "k": 1024}  # 144 tiles of 128x256: more than one wave, with a ragged tail
+KNOBS = {"tile_m": 128, "tile_n": 256, "stages": 3, "grid_minor": "n", "raster_width": 3}
+SCHEDULES = [
+    {"cluster_m": 2, "delay_release": 1},
+    {"cluster_n": 2, "scopes": "union"},
+    {"cluster_m": 2, "cluster_n": 2, "scopes": "ring_in_loop"},
+    {"wg_split": "n", "epi_n": 32, "persistent": False},
+    {"compute_wgs": 1, "tile_m": 64, "delay_release": 1},
+    {"compute_wgs": 3, "tile_m": 192, "tile_n": 128},
+    {"tile_k": 128, "stages": 2},
+    {"tile_n": 192, "epi_n": 192, "scopes": "union_acc_outside"},
+    {"tile_n": 96, "epi_n": 32, "tile_k": 32, "stages": 8, "memory_registers": 24},
+]
+DTYPES = [("float16", "float16"), ("bfloat16", "float32"), ("float16", "bfloat16")]
+
+
+def start(cases: list[dict]) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.helpers.gpu_case", json.dumps(cases)],
+        cwd=ROOT,
+        env=os.environ
+        | {
+            "PYTHONPATH": os.pathsep.join(
+                [str(ROOT), str(ROOT / "kernels"), os.environ.get("PYTHONPATH", "")]
+            ),
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(cases: list[dict]) -> list[dict]:
+    for case in cases:
+        problem = Problem.from_fields(case["problem"])
+        assert not check(problem, Config.from_knobs(case["knobs"]), KNOWN["nvidia_h200"]), case
+    process = start(cases)
+    try:
+        stdout, stderr = process.communicate(timeout=200)
+    finally:
+        process.kill()
+    assert process.returncode == 0, stderr[-3000:]
+    return [json.loads(line) for line in stdout.splitlines()]
+
+
+def assert_exact(cases: list[dict]) -> None:
+    results = run(cases)
+    assert len(results) == len(cases)
+    for case, result in zip(cases, results, strict=True):
+        assert (result["differing"], result["unwritten"]) == (0, 0), case
+        assert 0.0 < result["error"] < tolerance(Problem.from_fields(case["problem"])), case
+
+
+def test_each_plan_gives_the_right_bits_twenty_times():
+    assert_exact([{"problem": SIZES, "knobs": KNOBS | {"scopes": plan.name}} for plan in LEGAL_PLANS])
+
+
+def test_each_schedule_gives_the_right_bits_twenty_times():
+    assert_exact([{"problem": SIZES, "knobs": KNOBS | knobs} for knobs in SCHEDULES])
+
+
+def test_each_dtype_gives_the_right_bits_twenty_times():
+    assert_exact(
+        [
+            {"problem": SIZES | {"lhs_dtype": lhs, "out_dtype": out}, "knobs": KNOBS | {"tile_n": 128}}
+            for lhs, out in DTYPES
+        ]
+    )
+
+
+def test_a_collective_scope_in_the_compute_role_hangs_as_the_check_says():
+    knobs = KNOBS | {"scopes": "epilogue_in_compute", "tile_n": 128}
+    rejections = check(Problem.from_fields(SIZES), Config.from_knobs(knobs), KNOWN["nvidia_h200"])
+    assert [rejection.rule for rejection in rejections] == ["divergent"]
+    process = start([{"problem": SIZES, "knobs": knobs}])
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.communicate(timeout=45)
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,52 @@
+"""Runs one variant in Pallas's GPU interpret mode on a CPU and prints its error and whether a race was found.
+
+A process of its own, since a deadlock of the kernel hangs the interpreter: `python -m tests.helpers.interpret_case
+'{"knobs": {...}, "problem": {...}, "sm_count": 2}'`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+
+import jax
+import numpy as np
+from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+from hopper_matmul.config import Config
+from hopper_matmul.hardware import KNOWN
+from hopper_matmul.kernel import build
+from hopper_matmul.legality import check
+from hopper_matmul.problem import Problem
+from hopper_matmul.reference import operands
+from hopper_matmul.scopes import ScopePlan
+
+
+def main(case: dict) -> dict:
+    """Returns the relative error against float64, the legality, and whether the race detector spoke."""
+    if case.get("without_union_barriers"):
+        ScopePlan.is_union = property(lambda plan: False)
+    device = dataclasses.replace(KNOWN["nvidia_h200"], sm_count=case["sm_count"])
+    problem = Problem.from_fields({"m": 256, "n": 256, "k": 256} | case.get("problem", {}))
+    config = Config.from_knobs({"tile_m": 128, "tile_n": 64, "stages": 2} | case["knobs"])
+    lhs, rhs = operands(problem, 0)
+    interpret = plgpu.InterpretGPUParams(detect_races=True)
+    try:
+        out = np.asarray(jax.jit(build(problem, config, device, interpret=interpret))(lhs, rhs), np.float64)
+    except Exception as error:
+        # jax 0.12 raises at a race, 0.11 goes on and remembers it.
+        if "RACE DETECTED" not in str(error):
+            raise
+        return {"error": None, "races": True, "rejected": []}
+    reference = np.asarray(lhs, np.float64) @ np.asarray(rhs, np.float64)
+    return {
+        "error": float(np.linalg.norm(out - reference) / np.linalg.norm(reference)),
+        "races": bool(gpu_callbacks.get_races().races_found),
+        "rejected": [rejection.rule for rejection in check(problem, config, device)],
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(json.loads(sys.argv[1]))))

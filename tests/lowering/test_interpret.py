@@ -1,0 +1,81 @@
+"""The kernel's numbers and its synchronisation, in Pallas's GPU interpret mode on a CPU, with race detection.
+
+What that mode cannot do is checked on a GPU instead (tests/gpu/test_kernel.py): it has no store into an
+accumulator, so a plan that keeps the accumulator across tiles is run here with one tile a CTA.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hopper_matmul.scopes import LEGAL_PLANS
+
+ROOT = Path(__file__).parents[2]
+LIMIT_S = 120
+HALF_STEP = {"bfloat16": 2.0**-9, "float16": 2.0**-12, "float32": 1e-6}
+
+
+def interpret(**case) -> dict:
+    """Runs one case in a process that is killed at its limit: a deadlock fails the test."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.helpers.interpret_case", json.dumps(case)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'kernels'}", "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def assert_right(result: dict, out_dtype: str = "bfloat16") -> None:
+    assert result["rejected"] == []
+    assert not result["races"]
+    # Rounding once leaves 0.4 of half a step; a wrong or unwritten tile leaves 0.1 and more.
+    assert 0.0 < result["error"] < HALF_STEP[out_dtype]
+
+
+@pytest.mark.parametrize("plan", [plan.name for plan in LEGAL_PLANS if not plan.acc_outside_loop])
+def test_each_plan_is_right_and_free_of_races_over_several_tiles(plan):
+    # 8 tiles on 2 CTAs: the ring, the phases of the barriers and the epilogue slots come round again.
+    assert_right(interpret(sm_count=2, knobs={"scopes": plan}))
+
+
+@pytest.mark.parametrize("plan", [plan.name for plan in LEGAL_PLANS if plan.acc_outside_loop])
+def test_accumulator_outside_of_the_loop_is_right_with_one_tile_a_cta(plan):
+    assert_right(interpret(sm_count=8, knobs={"scopes": plan}))
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"cluster_m": 2, "delay_release": 1},
+        {"cluster_n": 2, "scopes": "union"},
+        {"cluster_m": 2, "cluster_n": 2, "scopes": "ring_in_loop"},
+        {"wg_split": "n", "epi_n": 32, "persistent": False},
+        {"compute_wgs": 1, "tile_m": 64, "delay_release": 1, "stages": 3, "raster_width": 3},
+        {"compute_wgs": 3, "tile_m": 192, "grid_minor": "n"},
+    ],
+    ids=str,
+)
+def test_schedules_are_right_and_free_of_races(knobs):
+    problem = {"m": 192 * 2} if knobs.get("compute_wgs") == 3 else {}
+    assert_right(interpret(sm_count=4, knobs=knobs, problem=problem))
+
+
+@pytest.mark.parametrize(
+    ("lhs_dtype", "out_dtype"), [("float16", "float16"), ("bfloat16", "float32"), ("float16", "float32")]
+)
+def test_dtypes_are_right(lhs_dtype, out_dtype):
+    problem = {"lhs_dtype": lhs_dtype, "out_dtype": out_dtype}
+    assert_right(interpret(sm_count=2, knobs={}, problem=problem), out_dtype)
+
+
+def test_union_without_its_barriers_is_a_race_that_is_found():
+    assert interpret(sm_count=2, knobs={"scopes": "union"}, without_union_barriers=True)["races"]

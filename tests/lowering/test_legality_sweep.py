@@ -1,0 +1,199 @@
+"""The early check against the real lowering, on random configurations, most of them illegal."""
+
+import dataclasses
+import random
+
+import pytest
+
+from hopper_matmul.config import Config
+from hopper_matmul.facts import Facts
+from hopper_matmul.hardware import KNOWN
+from hopper_matmul.legality import RULES, check
+from hopper_matmul.problem import Problem
+from hopper_matmul.scopes import BUFFERS, PLACES, PLANS, Scope, ScopePlan
+from tests.helpers.real_lowering import lower_for_real
+
+DEVICE = KNOWN["nvidia_h200"]
+# Values around every limit, legal and illegal; each draw changes about a quarter of the knobs.
+VALUES = {
+    "tile_m": [4, 32, 64, 96, 128, 192, 256, 384, 4096],
+    "tile_n": [8, 16, 32, 64, 80, 96, 128, 160, 192, 224, 256, 320, 512],
+    "tile_k": [8, 16, 32, 64, 96, 128, 256],
+    "stages": [1, 2, 3, 4, 5, 6, 8, 33],
+    "compute_wgs": [1, 2, 3, 4, 5, 7, 8, 11, 16],
+    "wg_split": ["m", "n"],
+    "cluster_m": [1, 1, 1, 2, 3, 4],
+    "cluster_n": [1, 1, 1, 2, 4, 8],
+    "grid_minor": ["m", "n"],
+    "raster_width": [1, 3, 4, 8],
+    "persistent": [True, False],
+    "epi_m": [8, 12, 32, 64, 128, 192],
+    "epi_n": [4, 8, 16, 32, 48, 64, 96, 128, 256],
+    "delay_release": [0, 1, 2],
+    "memory_registers": [8, 24, 40, 64, 100, 200],
+    "scopes": list(PLANS.values()),
+}
+
+
+def random_plan(rng: random.Random) -> ScopePlan:
+    """Returns a well-formed plan of one to four scopes, legal or not."""
+    while True:
+        held = [[] for _ in range(rng.randint(1, 4))]
+        for buffer in BUFFERS:
+            rng.choice(held).append(buffer)
+        places = sorted((rng.choice(PLACES) for _ in held), key=PLACES.index)
+        scopes = []
+        for place, holds in zip(places, held, strict=True):
+            if holds:
+                is_acc_alone = holds == ["accumulator"]
+                scopes.append(
+                    Scope(
+                        place=place,
+                        holds=tuple(holds),
+                        collective=rng.random() < (0.15 if is_acc_alone else 0.85),
+                        shared={"ring", "epilogue"} <= set(holds) and rng.random() < 0.4,
+                    )
+                )
+        try:
+            return ScopePlan(name="random", scopes=tuple(scopes))
+        except ValueError:
+            continue
+
+
+def random_case(rng: random.Random) -> tuple[Problem, Config]:
+    knobs = {name: rng.choice(values) for name, values in VALUES.items() if rng.random() < 0.22}
+    if rng.random() < 0.5:
+        knobs["scopes"] = random_plan(rng)
+    dtype = rng.choice(["bfloat16", "float16"])
+    problem = Problem(
+        m=rng.choice([1024, 4096, 3000]),
+        n=rng.choice([4096, 1536, 5120]),
+        k=rng.choice([4096, 64, 1000]) if rng.random() < 0.2 else 4096,
+        lhs_dtype=dtype,
+        rhs_dtype=dtype,
+        out_dtype=rng.choice([dtype, "float32"]),
+    )
+    return problem, dataclasses.replace(Config(), **knobs)
+
+
+def disagreement(problem: Problem, config: Config) -> str | None:
+    """Returns what the check and the real lowering say differently; None where they agree."""
+    said = next((rejection for rejection in check(problem, config, DEVICE) if rejection.exception), None)
+    real = lower_for_real(problem, config, DEVICE)
+    expected = (said.stage, said.exception) if said else ("ok", None)
+    if expected != (real.stage, real.exception):
+        return f"{problem} {config}: check says {said and said.line()}, lowering says {real}"
+    smem_bytes = Facts(problem, config, DEVICE).smem_bytes
+    if real.smem_bytes not in (None, smem_bytes):
+        return f"{problem} {config}: check counts {smem_bytes} bytes of SMEM, lowering {real.smem_bytes}"
+    return None
+
+
+def sweep(seed: int, count: int) -> list[str]:
+    rng = random.Random(seed)
+    found = (disagreement(*random_case(rng)) for _ in range(count))
+    return [text for text in found if text]
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_check_agrees_with_lowering_on_random_configurations(seed):
+    assert sweep(seed, 90) == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(100, 110))
+def test_check_agrees_with_lowering_on_three_thousand_configurations(seed):
+    assert sweep(seed, 300) == []
+
+
+# One configuration for each rule, broken alone or first, so that no rule is there for nothing.
+BREAKERS = {
+    "problem": {"problem": {"layout": "nt"}},
+    "threads": {"compute_wgs": 16, "tile_m": 1024},
+    "swizzle": {"tile_k": 8},
+    "epilogue_swizzle": {"epi_n": 8},
+    "tiling": {"epi_m": 12},
+    "registers": {"memory_registers": 100},
+    "smem": {"stages": 8, "tile_m": 256},
+    "barriers": {"stages": 33, "tile_k": 16, "tile_m": 64, "compute_wgs": 1, "tile_n": 64},
+    "main": {"scopes": PLANS["acc_collective"]},
+    "b": {"scopes": PLANS["smem_private"]},
+    "discharge": {"scopes": PLANS["acc_outermost"]},
+    "wgmma_slice": {"tile_m": 120, "compute_wgs": 2},
+    "wgmma_m": {"tile_m": 96},
+    "epilogue_rows": {"epi_m": 32},
+    "epilogue_columns": {"tile_n": 96, "epi_n": 64},
+    "tma_rows": {"problem": {"m": 4100}},
+    "tma_columns": {"problem": {"k": 1000}},
+    "tma_box": {"tile_m": 4096, "tile_k": 16, "stages": 1, "tile_n": 64, "epi_m": 64},
+    "multicast": {"cluster_n": 3},
+    "wgmma_n": {"tile_n": 320, "tile_k": 32, "stages": 2},
+    "register_split": {"memory_registers": 8},
+    "spills": {"tile_m": 256, "tile_n": 256, "stages": 3},
+    "acc_in_memory_role": {
+        "scopes": ScopePlan(
+            name="acc_for_all",
+            scopes=(
+                Scope(place="kernel", holds=("barriers", "epilogue", "ring"), collective=True),
+                Scope(place="kernel", holds=("accumulator",), collective=False),
+            ),
+        )
+    },
+    "launch": {"compute_wgs": 8, "tile_m": 512, "tile_k": 32, "stages": 2, "tile_n": 64},
+    "cluster": {"cluster_m": 4, "cluster_n": 4},
+    "memory": {"problem": {"m": 2**20, "n": 2**20}},
+    "divergent": {"scopes": PLANS["epilogue_in_compute"]},
+    "peer_ring": {"scopes": PLANS["sequential"], "cluster_m": 2},
+    "pipeline": {"stages": 1, "delay_release": 1},
+    "split": {"tile_m": 200, "compute_wgs": 3},
+    "epilogue_tile": {"epi_m": 128},
+    "divides_m": {"problem": {"m": 4160}},
+    "divides_n": {"problem": {"n": 4160}},
+    "divides_k": {"problem": {"k": 4128}, "tile_k": 64, "tile_n": 32, "epi_n": 32},
+}
+
+
+def broken_case(rule_id: str) -> tuple[Problem, Config]:
+    knobs = dict(BREAKERS[rule_id])
+    sizes = {"m": 4096, "n": 4096, "k": 4096} | knobs.pop("problem", {})
+    return Problem(**sizes), dataclasses.replace(Config(), **knobs)
+
+
+def test_every_rule_has_a_breaker():
+    assert sorted(BREAKERS) == sorted(rule.id for rule in RULES)
+
+
+@pytest.mark.parametrize("rule_id", sorted(set(BREAKERS) - {"problem", "memory"}))
+def test_each_rule_is_broken_and_lowering_says_so_or_forgets_it(rule_id):
+    problem, config = broken_case(rule_id)
+    assert rule_id in [rejection.rule for rejection in check(problem, config, DEVICE)]
+    assert disagreement(problem, config) is None
+
+
+@pytest.mark.parametrize("plan", sorted(PLANS))
+def test_message_of_an_illegal_plan_is_the_compilers_own(plan):
+    problem = Problem(m=4096, n=4096, k=4096)
+    config = dataclasses.replace(Config(), scopes=PLANS[plan])
+    said = [rejection for rejection in check(problem, config, DEVICE) if rejection.exception]
+    assert lower_for_real(problem, config, DEVICE).message == (said[0].message if said else "")
+
+
+@pytest.mark.parametrize(
+    ("knobs", "smem_bytes"),
+    [
+        # 4 slots of 128x64 + 64x128 bfloat16, 2x2 pieces of 64x64, 8 barriers of 8 bytes
+        ({}, 4 * 2 * 16_384 + 4 * 8_192 + 64),
+        # the union keeps the larger of both, and has two barriers more
+        ({"scopes": PLANS["union"]}, 4 * 2 * 16_384 + 80),
+        ({"scopes": PLANS["sequential"]}, 4 * 2 * 16_384 + 64),
+        # nested scopes add up like one
+        ({"scopes": PLANS["nested"]}, 4 * 2 * 16_384 + 4 * 8_192 + 64),
+        # one epilogue piece needs one slot: 2 warpgroups x 64x128
+        ({"epi_n": 128, "stages": 2}, 2 * 2 * 16_384 + 2 * 16_384 + 32),
+    ],
+)
+def test_smem_is_counted_to_the_byte(knobs, smem_bytes):
+    problem, config = Problem(m=4096, n=4096, k=4096), dataclasses.replace(Config(), **knobs)
+    assert Facts(problem, config, DEVICE).smem_bytes == smem_bytes
+    assert lower_for_real(problem, config, DEVICE).smem_bytes == smem_bytes

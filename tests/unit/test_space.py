@@ -1,0 +1,108 @@
+"""The space of variants: enumeration against a check of every single configuration, counts, narrowing."""
+
+import random
+
+import numpy as np
+import pytest
+
+from hopper_matmul.config import KNOB_NAMES, Config
+from hopper_matmul.dependence import knobs_read
+from hopper_matmul.hardware import KNOWN
+from hopper_matmul.legality import RULES, check
+from hopper_matmul.problem import FieldError, Problem
+from hopper_matmul.space import legal_mask, raw_configs, space_of
+
+DEVICE = KNOWN["nvidia_h200"]
+PROBLEM = Problem(m=4096, n=6144, k=4096)
+SMALL = {
+    "tile_m": [64, 128, 192],
+    "tile_n": [128, 192],
+    "tile_k": [64],
+    "stages": [3, 4],
+    "compute_wgs": [1, 2],
+    "epi_n": [64, 96],
+    "epi_m": [64],
+    "cluster_m": [1],
+    "cluster_n": [1, 2],
+    "raster_width": [8],
+    "delay_release": [0],
+    "persistent": [True],
+    "grid_minor": ["m"],
+}
+
+
+def test_enumeration_finds_exactly_what_the_check_passes():
+    space = space_of(PROBLEM, DEVICE, SMALL)
+    expected = [knobs for knobs in raw_configs(space) if not check(PROBLEM, Config.from_knobs(knobs), DEVICE)]
+    legal = space.legal()
+    assert 0 < legal.size < space.raw_size
+    assert [legal.knobs(row) for row in range(legal.size)] == expected
+
+
+@pytest.mark.parametrize("problem", [PROBLEM, Problem(m=64, n=4096, k=14336), Problem(m=16, n=64, k=64)])
+def test_every_raw_configuration_is_counted_once(problem):
+    space = space_of(problem, DEVICE, {})
+    assert space.legal().size + sum(space.legal().rejected.values()) == space.raw_size
+
+
+def test_arrays_and_numbers_give_the_same_verdict():
+    rng = random.Random(0)
+    knobs = space_of(PROBLEM, DEVICE, {}).knobs
+    drawn = [{name: rng.choice(values) for name, values in knobs.items()} for _ in range(3_000)]
+    mask = legal_mask(PROBLEM, {name: np.array([one[name] for one in drawn]) for name in knobs}, DEVICE)
+    assert mask.tolist() == [not check(PROBLEM, Config.from_knobs(one), DEVICE) for one in drawn]
+    assert 0 < mask.sum() < len(drawn)
+
+
+@pytest.mark.parametrize(
+    ("rule_id", "knobs"),
+    [
+        ("barriers", {"stages"}),
+        ("main", {"scopes"}),
+        ("problem", set()),
+        ("divides_m", {"tile_m", "cluster_m"}),
+        ("wgmma_m", {"tile_m", "compute_wgs", "wg_split"}),
+        (
+            "smem",
+            {"tile_m", "tile_n", "tile_k", "stages", "compute_wgs", "wg_split", "epi_m", "epi_n", "scopes"},
+        ),
+    ],
+)
+def test_knobs_that_a_rule_reads_are_found(rule_id, knobs):
+    rule = next(rule for rule in RULES if rule.id == rule_id)
+    assert knobs_read(rule, PROBLEM, DEVICE) == knobs
+
+
+def test_knobs_round_trip():
+    knobs = Config().to_knobs()
+    assert tuple(knobs) == KNOB_NAMES
+    assert Config.from_knobs(knobs) == Config()
+
+
+def test_a_missing_knob_is_neutral():
+    assert Config.from_knobs({"tile_m": 64}) == Config(tile_m=64)
+
+
+@pytest.mark.parametrize(
+    ("narrowing", "key", "says"),
+    [
+        ({"tile_mm": [64]}, "knob", "did you mean 'tile_m'"),
+        ({"tile_m": []}, "tile_m", "1 to 255 values"),
+        ({"tile_m": 64}, "tile_m", "1 to 255 values"),
+        ({"tile_m": [64, 64]}, "tile_m", "once"),
+        ({"tile_m": [64.0]}, "tile_m", "whole number"),
+        ({"tile_m": [-1]}, "tile_m", "whole number"),
+        ({"persistent": [1]}, "persistent", "true, false"),
+        ({"scopes": ["jiont"]}, "scopes", "did you mean 'joint'"),
+        ({"wg_split": ["k"]}, "wg_split", "m, n"),
+    ],
+)
+def test_wrong_narrowing_is_named_with_what_is_allowed(narrowing, key, says):
+    with pytest.raises(FieldError) as caught:
+        space_of(PROBLEM, DEVICE, narrowing)
+    assert caught.value.key == key
+    assert says in caught.value.allowed
+
+
+def test_values_outside_of_the_default_ones_are_taken():
+    assert space_of(PROBLEM, DEVICE, {"tile_n": [48]}).knobs["tile_n"] == (48,)

@@ -1,0 +1,74 @@
+"""The seam: devices, distance, and untuned choices that are legal without jax or numpy."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import InputError
+from autotune.target import load_target
+from hopper_matmul.hardware import device_named
+from hopper_matmul.problem import FieldError
+
+TARGET = load_target("hopper_matmul")
+DEVICE = device_named("NVIDIA H200")
+
+
+def problem(m, n, k, **fields):
+    return TARGET.problem_from_fields({"m": m, "n": n, "k": k} | fields)
+
+
+@pytest.mark.parametrize("name", ["nvidia_h200", "NVIDIA H200"])
+def test_a_device_is_found_by_kind_and_by_slug(name):
+    assert device_named(name).slug == "nvidia_h200"
+
+
+def test_unknown_device_names_the_nearest():
+    with pytest.raises(FieldError) as caught:
+        device_named("NVIDIA H20")
+    assert "did you mean 'NVIDIA H200'" in caught.value.allowed
+
+
+def test_unknown_target_names_the_nearest():
+    with pytest.raises(InputError, match="did you mean 'hopper_matmul'"):
+        load_target("hoper_matmul")
+
+
+@pytest.mark.parametrize(
+    "sizes", [(4096, 4096, 4096), (64, 4096, 14336), (1024, 1024, 1024), (64, 32, 16), (8192, 1280, 8192)]
+)
+def test_untuned_choices_are_legal(sizes):
+    choices = TARGET.default_configs(problem(*sizes), DEVICE)
+    assert choices
+    for knobs in choices:
+        assert not TARGET.check(problem(*sizes), TARGET.config_from_knobs(knobs), DEVICE)
+
+
+def test_a_problem_that_no_tile_divides_has_no_untuned_choice():
+    assert TARGET.heuristic_config(problem(4097, 4096, 4096), DEVICE) is None
+
+
+def test_a_large_tile_is_chosen_where_it_fills_the_device():
+    assert TARGET.heuristic_config(problem(4096, 4096, 4096), DEVICE)["tile_n"] == 256
+
+
+def test_distance_is_of_sizes_within_a_numerics_class():
+    a = problem(4096, 4096, 4096)
+    assert TARGET.distance(a, a) == 0.0
+    assert TARGET.distance(a, problem(8192, 4096, 4096)) == 1.0
+    assert TARGET.distance(a, problem(4096, 4096, 4096, lhs_dtype="float16")) == math.inf
+
+
+def test_checking_needs_neither_jax_nor_numpy():
+    code = (
+        "import sys; from hopper_matmul.target import TARGET as t; d = t.device_named('nvidia_h200');"
+        "p = t.problem_from_fields({'m': 4096, 'n': 4096, 'k': 4096}); t.heuristic_config(p, d);"
+        "assert not {'jax', 'numpy'} & set(sys.modules), 'imported'"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        env={"PYTHONPATH": str(Path(__file__).parents[2] / "kernels")},
+    )
