@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from hopper_matmul.config import Config
+from hopper_matmul.config import Config, Dimension
 from hopper_matmul.hardware import Device
 from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
 
@@ -39,15 +39,17 @@ class Geometry:
     config: Config
     device: Device
 
+    def splits(self, dimension: Dimension) -> bool:
+        """Whether several compute warpgroups share out that dimension of the CTA's tile."""
+        return self.config.compute_wgs > 1 and self.config.wg_split == dimension
+
     @property
     def wg_m(self) -> int:
-        config = self.config
-        return config.tile_m // config.compute_wgs if config.wg_split == "m" else config.tile_m
+        return self.config.tile_m // self.config.compute_wgs if self.splits("m") else self.config.tile_m
 
     @property
     def wg_n(self) -> int:
-        config = self.config
-        return config.tile_n // config.compute_wgs if config.wg_split == "n" else config.tile_n
+        return self.config.tile_n // self.config.compute_wgs if self.splits("n") else self.config.tile_n
 
     @property
     def cluster_size(self) -> int:

@@ -152,9 +152,9 @@ def _multiply_steps(geometry: Geometry, refs: dict[str, Any], slot: jax.Array) -
         slot, previous = carry
         plgpu.barrier_wait(full.at[slot])
         lhs, rhs = lhs_ring.at[slot], rhs_ring.at[slot]
-        if config.wg_split == "m":
+        if geometry.splits("m"):
             lhs = lhs.at[pl.ds(wg * geometry.wg_m, geometry.wg_m), :]
-        else:
+        if geometry.splits("n"):
             rhs = rhs.at[:, pl.ds(wg * geometry.wg_n, geometry.wg_n)]
         plgpu.wgmma(accumulator, lhs, rhs)
         plgpu.wgmma_wait(config.delay_release)
@@ -183,8 +183,8 @@ def _store_tile(
     """Rounds a warpgroup's sums once and stores them through SMEM, piece by piece, with TMA."""
     config = geometry.config
     wg = lax.axis_index(WG_AXIS)
-    first_row = m_index * config.tile_m + (wg * geometry.wg_m if config.wg_split == "m" else 0)
-    first_column = n_index * config.tile_n + (wg * geometry.wg_n if config.wg_split == "n" else 0)
+    first_row = m_index * config.tile_m + (wg * geometry.wg_m if geometry.splits("m") else 0)
+    first_column = n_index * config.tile_n + (wg * geometry.wg_n if geometry.splits("n") else 0)
     rounded = sums.astype(geometry.problem.out_dtype)
     if geometry.config.scopes.is_union:
         # The other warpgroups may still multiply from the bytes that this one is about to write.

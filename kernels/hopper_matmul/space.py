@@ -97,12 +97,14 @@ class LegalSet:
         values: The values of each knob.
         codes: (size, knobs) of uint8; codes[i, j] indexes values[j].
         rejected: Raw configurations by the first rule that dropped them; with `size` they sum up to the raw size.
+        examples: For each of these rules the knobs of one configuration that breaks it.
     """
 
     names: tuple[str, ...]
     values: tuple[tuple[Any, ...], ...]
     codes: np.ndarray
     rejected: dict[str, int]
+    examples: dict[str, dict[str, Any]]
 
     @property
     def size(self) -> int:
@@ -135,6 +137,7 @@ class Space:
         names = tuple(self.knobs)
         codes = np.zeros((1, 0), dtype=np.uint8)
         rejected: dict[str, int] = {}
+        examples: dict[str, dict[str, Any]] = {}
         unassigned = self.raw_size
         for position, rules in enumerate(self._rules_by_position(names)):
             if position > 0:
@@ -142,8 +145,10 @@ class Space:
                 unassigned //= count
                 column = np.tile(np.arange(count, dtype=np.uint8), len(codes))
                 codes = np.column_stack([np.repeat(codes, count, axis=0), column])
-            codes = self._drop_illegal(names[:position], codes, rules, rejected, unassigned)
-        return LegalSet(names=names, values=tuple(self.knobs.values()), codes=codes, rejected=rejected)
+            codes = self._drop_illegal(names[:position], codes, rules, rejected, examples, unassigned)
+        return LegalSet(
+            names=names, values=tuple(self.knobs.values()), codes=codes, rejected=rejected, examples=examples
+        )
 
     def _rules_by_position(self, names: Sequence[str]) -> list[list[Rule]]:
         """Returns for each number of assigned knobs the rules that can be applied from there on."""
@@ -159,8 +164,10 @@ class Space:
         codes: np.ndarray,
         rules: list[Rule],
         rejected: dict[str, int],
+        examples: dict[str, dict[str, Any]],
         weight: int,
     ) -> np.ndarray:
+        """Returns the rows that no rule drops; each row stands for `weight` raw configurations."""
         if not rules or not len(codes):
             return codes
         arrays = {name: np.array(self.knobs[name])[codes[:, j]] for j, name in enumerate(names)}
@@ -170,6 +177,11 @@ class Space:
             broken = kept & np.asarray(rule.breaks(facts), dtype=bool)
             if dropped := int(broken.sum()):
                 rejected[rule.id] = rejected.get(rule.id, 0) + dropped * weight
+                row = codes[np.argmax(broken)]
+                assigned = {name: self.knobs[name][code] for name, code in zip(names, row, strict=True)}
+                examples[rule.id] = {
+                    name: assigned.get(name, values[0]) for name, values in self.knobs.items()
+                }
                 kept &= ~broken
         return codes[kept]
 

@@ -3,14 +3,18 @@
 import dataclasses
 import random
 
+import jax
 import pytest
 
 from hopper_matmul.config import Config
 from hopper_matmul.facts import Facts
 from hopper_matmul.hardware import KNOWN
+from hopper_matmul.kernel import build
 from hopper_matmul.legality import RULES, check
 from hopper_matmul.problem import Problem
-from hopper_matmul.scopes import BUFFERS, PLACES, PLANS, Scope, ScopePlan
+from hopper_matmul.reference import operand_types
+from hopper_matmul.scopes import PLANS, Scope, ScopePlan
+from tests.helpers.random_plans import random_plan
 from tests.helpers.real_lowering import lower_for_real
 
 DEVICE = KNOWN["nvidia_h200"]
@@ -33,31 +37,6 @@ VALUES = {
     "memory_registers": [8, 24, 40, 64, 100, 200],
     "scopes": list(PLANS.values()),
 }
-
-
-def random_plan(rng: random.Random) -> ScopePlan:
-    """Returns a well-formed plan of one to four scopes, legal or not."""
-    while True:
-        held = [[] for _ in range(rng.randint(1, 4))]
-        for buffer in BUFFERS:
-            rng.choice(held).append(buffer)
-        places = sorted((rng.choice(PLACES) for _ in held), key=PLACES.index)
-        scopes = []
-        for place, holds in zip(places, held, strict=True):
-            if holds:
-                is_acc_alone = holds == ["accumulator"]
-                scopes.append(
-                    Scope(
-                        place=place,
-                        holds=tuple(holds),
-                        collective=rng.random() < (0.15 if is_acc_alone else 0.85),
-                        shared={"ring", "epilogue"} <= set(holds) and rng.random() < 0.4,
-                    )
-                )
-        try:
-            return ScopePlan(name="random", scopes=tuple(scopes))
-        except ValueError:
-            continue
 
 
 def random_case(rng: random.Random) -> tuple[Problem, Config]:
@@ -197,3 +176,22 @@ def test_smem_is_counted_to_the_byte(knobs, smem_bytes):
     problem, config = Problem(m=4096, n=4096, k=4096), dataclasses.replace(Config(), **knobs)
     assert Facts(problem, config, DEVICE).smem_bytes == smem_bytes
     assert lower_for_real(problem, config, DEVICE).smem_bytes == smem_bytes
+
+
+@pytest.mark.parametrize(
+    ("knobs", "same"),
+    [
+        ({"compute_wgs": 1, "tile_m": 64}, {"wg_split": "n"}),  # one warpgroup has nothing to share out
+        ({"tile_m": 512, "tile_n": 32, "epi_n": 32, "tile_k": 32}, {"persistent": False}),  # one tile a CTA
+    ],
+)
+def test_knobs_that_change_nothing_give_the_same_module(knobs, same):
+    problem = Problem(m=4096, n=512, k=512)
+    texts = [
+        jax.jit(build(problem, dataclasses.replace(Config(), **knobs, **extra), DEVICE))
+        .trace(*operand_types(problem))
+        .lower(lowering_platforms=("cuda",))
+        .as_text()
+        for extra in ({}, same)
+    ]
+    assert texts[0] == texts[1]

@@ -106,3 +106,11 @@ def test_wrong_narrowing_is_named_with_what_is_allowed(narrowing, key, says):
 
 def test_values_outside_of_the_default_ones_are_taken():
     assert space_of(PROBLEM, DEVICE, {"tile_n": [48]}).knobs["tile_n"] == (48,)
+
+
+def test_each_rule_that_rejects_has_an_example_that_breaks_it():
+    legal = space_of(PROBLEM, DEVICE, {}).legal()
+    assert set(legal.examples) == set(legal.rejected)
+    for rule_id, knobs in legal.examples.items():
+        broken = [rejection.rule for rejection in check(PROBLEM, Config.from_knobs(knobs), DEVICE)]
+        assert rule_id in broken

@@ -1,0 +1,70 @@
+"""What makes two lowered modules the same: their operations, not their names, counters or source lines."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+from jax.experimental.mosaic import gpu as mosaic_gpu
+from jaxlib.mlir import ir
+
+DIGEST_DIGITS = 32
+# A kernel's own module travels as bytecode inside of a custom call. jax 0.11.2 numbers the kernels of a process in
+# this attribute, so that two lowerings of one kernel differ; it names debug dumps and nothing else.
+_DUMP_NAME = "mosaic_gpu.dump_basename"
+_CONFIG, _KERNEL = "mhlo.backend_config", "module"
+
+
+def module_digest(stage: Any) -> str:
+    """Returns the SHA-256 of a lowered module, first 32 hex digits; the same for the same operations.
+
+    Args:
+        stage: A `jax.stages.Lowered`. Locations in the source do not count, nor does the kernel's number.
+    """
+    module = stage.compiler_ir("stablehlo")
+    digest = hashlib.sha256()
+    with module.context:
+        digest.update(_outer_text(module).encode())
+        for bytecode in _kernels(module):
+            digest.update(b"\0" + _kernel_text(bytecode).encode())
+    return digest.hexdigest()[:DIGEST_DIGITS]
+
+
+def _outer_text(module: Any) -> str:
+    """Returns the text of the module around the kernels, without what names them."""
+    copy = ir.Module.parse(module.operation.get_asm(enable_debug_info=False))
+    for call in _custom_calls(copy):
+        config = call.attributes[_CONFIG]
+        kept = {entry.name: entry.attr for entry in config if entry.name not in ("kernel_hash", _KERNEL)}
+        call.attributes[_CONFIG] = ir.DictAttr.get(kept)
+    return copy.operation.get_asm(enable_debug_info=False)
+
+
+def _kernels(module: Any) -> Iterator[bytes]:
+    for call in _custom_calls(module):
+        yield ir.StringAttr(call.attributes[_CONFIG][_KERNEL]).value_bytes
+
+
+def _custom_calls(module: Any) -> list[Any]:
+    found = []
+
+    def visit(operation: Any) -> ir.WalkResult:
+        if _CONFIG in operation.attributes:
+            config = operation.attributes[_CONFIG]
+            if isinstance(config, ir.DictAttr) and _KERNEL in config:
+                found.append(operation)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return found
+
+
+def _kernel_text(bytecode: bytes) -> str:
+    """Returns the text of a kernel's module; the caller has entered a context that holds the gpu dialects."""
+    mosaic_gpu.dialect.register_dialect(ir.Context.current)
+    ir.Context.current.allow_unregistered_dialects = True  # the bytecode is of a stable, unregistered dialect
+    kernel = ir.Module.parse(bytecode)
+    if _DUMP_NAME in kernel.operation.attributes:
+        del kernel.operation.attributes[_DUMP_NAME]
+    return kernel.operation.get_asm(enable_debug_info=False)

@@ -1,0 +1,203 @@
+"""The main loop of a worker process: one job at a time, from lowering to samples."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import gc
+import os
+import queue
+import resource
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from autotune.evaluate.fault import CandidateError, charged_to, describe
+from autotune.evaluate.messages import (
+    Ask,
+    Assign,
+    Done,
+    Grant,
+    LaneLost,
+    Needs,
+    Ready,
+    StartFailed,
+    Step,
+    StepName,
+    WorkerSetup,
+)
+from autotune.seam import Lowered, LoweredOnly, Measured, ScreenJob, Timing
+
+PR_SET_PDEATHSIG = 1
+# With a result larger than this a call waits for it: 64 calls in flight then hold 1 GB at most.
+IN_FLIGHT_RESULT_BYTES = 16 * 2**20
+
+
+class Worker:
+    """Does the jobs that come through `inbox` and reports through `send`."""
+
+    def __init__(self, setup: WorkerSetup, send: Callable[[Any], None], inbox: queue.SimpleQueue[Any]):
+        import jax
+
+        from autotune.evaluate.gpulock import GpuLock
+
+        self.setup = setup
+        self.send = send
+        self._inbox = inbox
+        self._targets: dict[str, Any] = {}
+        self._bench: Any = None
+        if setup.measures:
+            jax.devices("gpu" if setup.platform == "cuda" else setup.platform)  # raises where there is none
+            self.timer = setup.make_timer()
+            self.timer.prepare()
+            self._gpu_lock = GpuLock(setup.lock_path)
+
+    def serve(self) -> None:
+        """Does jobs for ever; the parent ends this process."""
+        gc.freeze()  # a full collection then walks one candidate's objects, not all of jax
+        self.send(Ready())
+        while True:
+            assign: Assign = self._inbox.get()
+            done = self._screen(assign.job) if isinstance(assign.job, ScreenJob) else self._race(assign)
+            if done is not None:
+                self.send(done)
+            if isinstance(done, LaneLost) or (done is not None and done.leaving):
+                return
+
+    def _screen(self, job: ScreenJob) -> Done | None:
+        """Returns None where the parent has an identical module measured elsewhere."""
+        lowered: list[Lowered] = []
+        try:
+            result = self._screened(job, lowered)
+        except CandidateError as fault:
+            failed = fault.failed(lowered[-1] if lowered else None)
+            return Done(result=failed, leaving=fault.loses_context)
+        return None if result is None else Done(result=result)
+
+    def _screened(self, job: ScreenJob, lowered: list[Lowered]) -> Measured | LoweredOnly | None:
+        """Does the steps of a screening; `lowered` gets what is known of the module when a step fails."""
+        from autotune.evaluate.steps import compile_module, lower_candidate
+
+        candidate = job.candidate
+        self.step("lower")
+        target = self.target(candidate.target)
+        if self.setup.measures:
+            bench = self.bench(target, candidate.problem)
+        module = lower_candidate(target, candidate, self.setup.platform)
+        lowered.append(module.lowered)
+        if not self.setup.measures:
+            return LoweredOnly(lowered=module.lowered)
+        self.step("ask")
+        self.send(Ask(lowered=module.lowered))
+        grant = self._inbox.get()
+        if not isinstance(grant, Grant):
+            return None
+        self.step("compile")
+        executable, compile_s = compile_module(module)
+        lowered.append(dataclasses.replace(module.lowered, compile_s=compile_s))
+        self.prepare(bench)
+        with self.gpu_lock():
+            self.step("run")
+            bench.load()
+            verdict = bench.verify(executable, module.result_type)
+            lane = self.lane(str(candidate.config), executable, bench, module.lowered.digest)
+            with charged_to("launch"):
+                samples_us = self.timer.screen(lane, self.setup.protocol, grant.best_us)
+        return Measured(
+            lowered=lowered[-1],
+            timing=Timing(samples_us=samples_us, l2=self.setup.protocol.l2),
+            error=verdict.error,
+            poisoned=verdict.poisoned,
+        )
+
+    def _race(self, assign: Assign) -> Done | LaneLost:
+        from autotune.evaluate.race import run_race
+
+        try:
+            return run_race(self, assign)
+        except CandidateError as fault:
+            return Done(result=fault.failed(None), leaving=fault.loses_context)
+
+    def step(self, name: StepName, lane: int | None = None) -> None:
+        self.send(Step(name=name, lane=lane))
+
+    def target(self, name: str) -> Any:
+        if name not in self._targets:
+            with charged_to("error"):
+                self._targets[name] = self.setup.target_loader(name)
+        return self._targets[name]
+
+    def bench(self, target: Any, problem: Any) -> Any:
+        """Returns the bench of `problem`; the one of the problem before is dropped with its operands."""
+        from autotune.evaluate.bench import Bench
+
+        if self._bench is None or self._bench.problem != problem:
+            self._bench = None
+            gc.collect()
+            with charged_to("error"):
+                self._bench = Bench(target, problem, self.setup.seed)
+            self.send(Needs(size_bytes=self._bench.size_bytes))
+        return self._bench
+
+    def prepare(self, bench: Any) -> None:
+        self.step("prepare")
+        with charged_to("error"):
+            bench.prepare()
+
+    @contextlib.contextmanager
+    def gpu_lock(self):
+        self.step("wait")
+        with self._gpu_lock:
+            yield
+
+    def lane(self, name: str, executable: Any, bench: Any, digest: str) -> Any:
+        """Returns `executable` on the bench's operands as something to time."""
+        import jax
+
+        from autotune.evaluate.timing import Lane
+
+        operands = bench.operands
+        if bench.result_bytes <= IN_FLIGHT_RESULT_BYTES:
+            return Lane(name=name, call=lambda: executable(*operands), digest=digest)
+        return Lane(name=name, call=lambda: jax.block_until_ready(executable(*operands)), digest=digest)
+
+
+def main() -> None:
+    """Entry of the process: `<file descriptor of the pipe> <process id of the parent>`."""
+    descriptor, parent = int(sys.argv[1]), int(sys.argv[2])
+    os.set_inheritable(descriptor, False)  # else a compiler started here would hold the pipe open
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _end_with_parent(parent)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # candidates abort by the dozen; a core is gigabytes
+    connection = Connection(descriptor)
+    try:
+        setup = connection.recv()
+        inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        threading.Thread(target=_receive, args=(connection, inbox), daemon=True).start()
+        worker = Worker(setup, connection.send, inbox)
+    except Exception as error:  # noqa: BLE001 - the parent tells the user why no worker starts
+        connection.send(StartFailed(detail=describe(error)))
+        sys.exit(1)
+    worker.serve()
+    connection.close()
+    os._exit(0)  # a lost CUDA context can hang the exit handlers
+
+
+def _receive(connection: Connection, inbox: queue.SimpleQueue[Any]) -> None:
+    """Passes messages on; the end of the pipe is the parent's, and ends this process and its compilers."""
+    while True:
+        try:
+            inbox.put(connection.recv())
+        except (EOFError, OSError):
+            os.killpg(os.getpid(), signal.SIGKILL)
+
+
+def _end_with_parent(parent: int) -> None:
+    """Asks the kernel to kill this process with its parent, even while a call holds the interpreter."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the request
+        os._exit(1)
