@@ -5,10 +5,12 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.errors import InputError
-from autotune.seam import Knobs
+
+if TYPE_CHECKING:  # the lookup imports this module, and the seam's dataclasses take 10 ms to make
+    from autotune.seam import Knobs
 
 TARGETS = ("hopper_matmul",)
 

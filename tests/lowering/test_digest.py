@@ -25,7 +25,9 @@ def test_a_kernel_that_is_lowered_again_has_the_same_digest():
     assert len({module_digest(lowered(kernel())) for _ in range(12)}) == 1
 
 
-@pytest.mark.parametrize("changes", [{"stages": 2}, {"raster_width": 4}, {"scopes": "union"}, {"delay_release": 1}])
+@pytest.mark.parametrize(
+    "changes", [{"stages": 2}, {"raster_width": 4}, {"scopes": "union"}, {"delay_release": 1}]
+)
 def test_another_variant_has_another_digest(changes):
     assert module_digest(lowered(kernel(**changes))) != module_digest(lowered(kernel()))
 

@@ -1,7 +1,8 @@
 """The kernel's numbers and its synchronisation, in Pallas's GPU interpret mode on a CPU, with race detection.
 
 What that mode cannot do is checked on a GPU instead (tests/gpu/test_kernel.py): it has no store into an
-accumulator, so a plan that keeps the accumulator across tiles is run here with one tile a CTA.
+accumulator, so a plan that keeps the accumulator across tiles is run here with one tile a CTA; and it gives a scope
+in the tile loop new memory for each tile, which a peer of a cluster may then write before it is there.
 """
 
 import json
@@ -57,7 +58,7 @@ def test_accumulator_outside_of_the_loop_is_right_with_one_tile_a_cta(plan):
     [
         {"cluster_m": 2, "delay_release": 1},
         {"cluster_n": 2, "scopes": "union"},
-        {"cluster_m": 2, "cluster_n": 2, "scopes": "ring_in_loop"},
+        {"cluster_m": 2, "cluster_n": 2, "scopes": "nested"},
         {"wg_split": "n", "epi_n": 32, "persistent": False},
         {"compute_wgs": 1, "tile_m": 64, "delay_release": 1, "stages": 3, "raster_width": 3},
         {"compute_wgs": 3, "tile_m": 192, "grid_minor": "n"},

@@ -1,0 +1,220 @@
+"""The command line: verbs, their options, and how an error becomes one line and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import autotune
+from autotune import environment
+from autotune.errors import AutotuneError, InputError
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141  # what a shell reports for a command that SIGPIPE ended
+EXIT_CODES = """exit codes:
+  0    done
+  1    a fault was found, or something broke on the way
+  2    bad input; nothing was written
+  3    no configuration is legal
+  4    configurations existed, none survived
+  130  interrupted; what was measured is recorded"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+        argv: Arguments without the program's name; None takes the process's own.
+
+    Returns:
+        The exit code.
+    """
+    try:
+        arguments = _parser().parse_args(argv)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            code = arguments.verb(arguments)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("autotune: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader went away, as `| head` does. Python would complain again while it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except (AutotuneError, OSError) as error:
+        if environment.is_verbose():
+            raise
+        print(f"autotune: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return error.exit_code if isinstance(error, AutotuneError) else 1
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="autotune",
+        description="Tunes matrix products for NVIDIA Hopper GPUs.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"hopper-autotune {autotune.__version__}")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    _add_run(verbs)
+    _add_record(verbs)
+    _add_best(verbs)
+    _add_check(verbs)
+    _add_verb(verbs, "doctor", _doctor, "say what this machine offers: versions, GPUs, evaluator, best files")
+    return parser
+
+
+def _add_verb(
+    verbs: Any, name: str, verb: Callable[[argparse.Namespace], int], text: str
+) -> argparse.ArgumentParser:
+    parser = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    parser.set_defaults(verb=verb)
+    return parser
+
+
+def _add_run(verbs: Any) -> None:
+    parser = _add_verb(verbs, "run", _run, "tune the problems of a config and keep the best")
+    parser.add_argument("config", metavar="CONFIG", help="a YAML file, such as configs/quickstart.yaml")
+    parser.add_argument("--dry-run", action="store_true", help="only count the configurations; write nothing")
+    _add_study_options(parser)
+    parser.add_argument("--evaluator", metavar="X", help="auto, gpu, replay or lower")
+    parser.add_argument("--candidates", type=int, metavar="N", help="candidates of each problem")
+    parser.add_argument("--seconds", type=float, metavar="S", help="seconds of each problem")
+    parser.add_argument("--seed", type=int, metavar="N", help="of the search and of the operands")
+
+
+def _add_record(verbs: Any) -> None:
+    text = "measure the whole legal space of each problem of a config, for replay"
+    parser = _add_verb(verbs, "record", _record, text)
+    parser.add_argument(
+        "config", metavar="CONFIG", help="a YAML file with a space small enough to measure whole"
+    )
+    _add_study_options(parser)
+
+
+def _add_study_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--fresh", action="store_true", help="start over instead of going on with what is recorded"
+    )
+    parser.add_argument("--workers", type=int, metavar="N", help="worker processes")
+    parser.add_argument("--results", metavar="DIR", help="folder of best/, trials/ and recorded/")
+
+
+def _add_best(verbs: Any) -> None:
+    parser = _add_verb(
+        verbs, "best", _best, "print the best known configuration of a problem, and how it was found"
+    )
+    for name in ("m", "n", "k"):
+        parser.add_argument(name, type=int, metavar=name.upper())
+    for name in ("dtype", "rhs-dtype", "out-dtype", "layout", "accumulation", "scales", "epilogue"):
+        parser.add_argument(f"--{name}", metavar="NAME", default=argparse.SUPPRESS)
+    for name in ("batch", "groups"):
+        parser.add_argument(f"--{name}", type=int, metavar="N", default=argparse.SUPPRESS)
+    parser.add_argument(
+        "--device",
+        metavar="KIND",
+        default=argparse.SUPPRESS,
+        help='such as "NVIDIA H200"; the GPU here if left out',
+    )
+    parser.add_argument(
+        "--policy", metavar="NAME", default=argparse.SUPPRESS, help="nearest (as by default) or exact"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _add_check(verbs: Any) -> None:
+    from autotune.lint import command
+
+    text = "say whether the Pallas Mosaic GPU kernels of a function are legal, without lowering them"
+    command.add_arguments(_add_verb(verbs, "check", command.run, text))
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    config, workers = _config(arguments)
+    from autotune import runs
+
+    runs.run(config, workers=workers, fresh=arguments.fresh, dry_run=arguments.dry_run)
+    return 0
+
+
+def _record(arguments: argparse.Namespace) -> int:
+    config, workers = _config(arguments)
+    from autotune import runs
+
+    runs.record(config, workers=workers, fresh=arguments.fresh)
+    return 0
+
+
+def _config(arguments: argparse.Namespace) -> tuple[Any, int | None]:
+    """Returns the run config with the options of the command line, and the number of workers."""
+    from autotune import fields, runconfig
+
+    workers = arguments.workers
+    if workers is not None:
+        fields.whole(workers, fields.Place(path="--workers"), 1, 1024)
+    names = ("evaluator", "candidates", "seconds", "seed", "results")
+    options = {name: getattr(arguments, name, None) for name in names}
+    return runconfig.override(runconfig.load_run_config(arguments.config), **options), workers
+
+
+def _best(arguments: argparse.Namespace) -> int:
+    from autotune import lookup
+
+    options = {name: value for name, value in vars(arguments).items() if name not in ("verb", "json")}
+    try:
+        best = lookup.best_config(**options)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    print(json.dumps(_best_json(best)) if arguments.json else _best_text(best))
+    return 0
+
+
+def _best_json(best: Any) -> dict[str, Any]:
+    fields = {field.name: getattr(best, field.name) for field in dataclasses.fields(best)}
+    fields["config"] = best.config.to_knobs() if best.config is not None else None
+    if "problem" in fields:
+        fields["problem"] = best.problem.to_fields()
+        fields["path"] = str(best.path)
+        fields["ratio"] = dataclasses.asdict(best.ratio) if best.ratio else None
+    return fields
+
+
+def _best_text(best: Any) -> str:
+    knobs = best.config.to_knobs().items() if best.config is not None else ()
+    lines = [f"match    {best.match}", f"backend  {best.backend}"]
+    if best.match == "heuristic":
+        lines.insert(
+            1, "found    by the heuristic: nothing near this problem was measured, so there are no times"
+        )
+    else:
+        xla = "not measured" if best.xla_time_us is None else f"{best.xla_time_us:.2f} us"
+        lines.insert(1, f"found    {best.problem.describe()} on {best.device}, {best.path}")
+        lines.append(f"time     {best.time_us:.2f} us; XLA {xla}")
+        if best.ratio:
+            interval = f"95% interval {best.ratio.low:.3f} - {best.ratio.high:.3f}"
+            lines.append(f"ratio    XLA's time over the kernel's {best.ratio.median:.3f}, {interval}")
+        lines.append(f"with     jax {best.jax}, jaxlib {best.jaxlib}, driver {best.driver}")
+    words = " ".join(
+        f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in knobs
+    )
+    return "\n".join([*lines, f"config   {words or 'none'}"])
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from autotune import doctor
+
+    print(doctor.report())
+    return 0
+
+
+def _show_warning(message: Any, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:
+    print(f"autotune: warning: {' '.join(str(message).split())}", file=sys.stderr)

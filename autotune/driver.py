@@ -1,0 +1,282 @@
+"""The one way through: screen each problem, race its finalists with XLA, promote the winner. Stages are passed in."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from autotune.census import screened_counts, space_counts
+from autotune.errors import AutotuneError, NothingLegalError, NothingSurvivedError
+from autotune.interrupt import DeferredInterrupt
+from autotune.ledger.provenance import Provenance
+from autotune.ledger.storage import Ledger, open_ledger
+from autotune.progress import Budget, Progress, top_rules
+from autotune.result import Counts, ProblemResult, RunResult, Winner
+from autotune.screening import Screening, ScreenResult
+from autotune.seam import Candidate, Evaluator, Failed, Measured, Race, RaceJob
+from autotune.search import make_searcher
+from autotune.verdict import finalists, judge
+
+FINALISTS = 6
+
+_POLL_S = 0.25
+
+Screened = list[tuple[dict[str, Any], ScreenResult]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stages:
+    """The parts that a run is made of.
+
+    Attributes:
+        evaluator: Closed by the driver, however the run ends.
+        toolchain: Versions by tool; "jax", "jaxlib" and "driver" take part in a study's name.
+        evaluator_source: Digest of what a replay replays, so that another recorded space is another study.
+        promote: Hears of each problem's result, on a GPU only and never of one without a winner.
+    """
+
+    target: Any
+    evaluator: Evaluator
+    progress: Progress
+    toolchain: Mapping[str, str | None]
+    evaluator_source: str = ""
+    promote: Callable[[ProblemResult], None] | None = None
+    open_ledger: Callable[..., Ledger] = open_ledger
+    make_searcher: Callable[..., Any] = make_searcher
+    job_ids: Iterator[int] = field(default_factory=itertools.count)
+
+
+def run(
+    config: Any, device: Any, stages: Stages, *, fresh: bool = False, racers: int = FINALISTS
+) -> RunResult:
+    """Tunes every problem of `config`.
+
+    A problem with nothing legal or no survivor does not stop the others: its result carries the error, and
+    `RunResult.raise_for_failure` raises the first.
+
+    Args:
+        config: A RunConfig.
+        device: The target's device to tune for.
+        fresh: Start new studies instead of going on with the recorded ones.
+        racers: Finalists that race at once.
+
+    Raises:
+        InputError: The storage cannot be opened.
+        KeyboardInterrupt: After everything that was measured is recorded.
+    """
+    with closing(stages), DeferredInterrupt() as interrupt:
+        # All spaces first: a wrong knob ends the run before anything is written.
+        spaces = [stages.target.space(w.problem, device, config.space) for w in config.problems]
+        results = []
+        budget = Budget(candidates=config.search.candidates, seconds=config.search.seconds)
+        for weighted, space in zip(config.problems, spaces):
+            interrupt.raise_if_requested()
+            one = ProblemRun(config, device, stages, weighted, space, interrupt)
+            result = one.run(budget, fresh, racers)
+            results.append(result)
+            if stages.promote is not None and stages.evaluator.kind == "gpu" and result.winner is not None:
+                stages.promote(result)
+    return RunResult(name=config.name, evaluator=stages.evaluator.kind, problems=tuple(results))
+
+
+@contextlib.contextmanager
+def closing(stages: Stages) -> Iterator[None]:
+    """Ends the progress display and the evaluator's workers, however the body ends."""
+    try:
+        yield
+    finally:
+        stages.progress.end()
+        stages.evaluator.close()
+
+
+class ProblemRun:
+    """One problem of a run, from its space to its result."""
+
+    def __init__(
+        self,
+        config: Any,
+        device: Any,
+        stages: Stages,
+        weighted: Any,
+        space: Any,
+        interrupt: DeferredInterrupt,
+    ) -> None:
+        self._config, self._device, self._stages = config, device, stages
+        self._problem, self._weight, self._space = weighted.problem, weighted.weight, space
+        self._interrupt = interrupt
+
+    def run(self, budget: Budget, fresh: bool, racers: int) -> ProblemResult:
+        """Returns the result; NothingLegalError and NothingSurvivedError become its `failure`."""
+        counts = space_counts(self._space)
+        try:
+            self.require_legal(counts)
+        except NothingLegalError as failure:
+            return self._result(counts, failure=failure)
+        ledger = self.open_ledger(fresh)
+        screening = self.screen(ledger, budget)
+        counts = screened_counts(counts, screening.results, screening.resumed, screening.draws_rejected)
+        if counts.lowered:
+            return self._result(counts, ledger=ledger)
+        try:
+            winner = self._race(ledger, screening.results, racers)
+        except NothingSurvivedError as failure:
+            return self._result(counts, ledger=ledger, failure=failure)
+        return self._result(counts, ledger=ledger, winner=winner)
+
+    def open_ledger(self, fresh: bool) -> Ledger:
+        """Opens the problem's study, a new one if `fresh`."""
+        stages, evaluator = self._stages, self._stages.evaluator.kind
+        provenance = Provenance(
+            target=stages.target.name,
+            problem=self._problem.to_fields(),
+            space=self._space.knobs,
+            protocol=self._config.protocol,
+            device=dataclasses.asdict(self._device),
+            toolchain=stages.toolchain,
+            sources=stages.target.source_digest(),
+            evaluator=f"{evaluator}:{stages.evaluator_source}" if stages.evaluator_source else evaluator,
+            title=self._problem.describe(),
+        )
+        return stages.open_ledger(
+            provenance,
+            results=self._config.results,
+            storage=self._config.storage,
+            fresh=fresh,
+            say=stages.progress.say,
+        )
+
+    def screen(self, ledger: Ledger, budget: Budget) -> Screening:
+        """Screens until `budget` ends; a study that is finished already is read and not measured."""
+        stages = self._stages
+        defaults = stages.target.default_configs(self._problem, self._device)
+        screening = Screening(
+            target=stages.target,
+            problem=self._problem,
+            device=self._device,
+            evaluator=stages.evaluator,
+            searcher=stages.make_searcher(self._config.search, self._space, defaults),
+            ledger=ledger,
+            budget=budget,
+            progress=stages.progress,
+            job_ids=stages.job_ids,
+            interrupted=self._interrupt.requested,
+        )
+        title = self._problem.describe()
+        if screening.is_finished:
+            stages.progress.say(f"{title}: {screening.resumed} candidates recorded, nothing left to measure")
+        else:
+            if screening.resumed:
+                stages.progress.say(f"{title}: {screening.resumed} candidates recorded, going on")
+            self._screen(screening, title, budget)
+        return screening
+
+    def _screen(self, screening: Screening, title: str, budget: Budget) -> None:
+        self._stages.progress.begin(title, budget)
+        try:
+            screening.run()
+        except KeyboardInterrupt:
+            self._stages.progress.say(
+                f"{title}: interrupted; {len(screening.results)} candidates are recorded, the same command goes on"
+            )
+            raise
+        finally:
+            self._stages.progress.end()
+
+    def race(self, ledger: Ledger, racers: list[Mapping[str, Any]]) -> Race | Failed:
+        """Returns the race of `racers` with the rival: a recorded one, or a new one that is then recorded.
+
+        With no racers the rival is measured alone.
+        """
+        rounds = self._config.protocol.rounds
+        for record in ledger.races():
+            if (
+                list(record.finalists) == racers
+                and record.rounds == rounds
+                and isinstance(record.result, Race)
+            ):
+                return record.result
+        job_id = next(self._stages.job_ids)
+        self._stages.evaluator.submit(
+            RaceJob(
+                job_id=job_id,
+                problem=self._problem,
+                target=self._stages.target.name,
+                candidates=tuple(self._candidate(knobs) for knobs in racers),
+                rounds=rounds,
+            )
+        )
+        result = self._await(job_id)
+        winner = judge(racers, result) if isinstance(result, Race) else None
+        index = racers.index(dict(winner.knobs)) if winner else None
+        ledger.record_race(racers, rounds, result, index, winner.time_us if winner else 0.0)
+        return result
+
+    def _race(self, ledger: Ledger, screened: Screened, racers: int) -> Winner:
+        """Races the best; where none of them survives the race, the next best."""
+        survivors = finalists((knobs, result) for knobs, result in screened if isinstance(result, Measured))
+        lost: list[Failed] = []
+        for start in range(0, len(survivors), racers):
+            batch = [knobs for knobs, _ in survivors[start : start + racers]]
+            race = self.race(ledger, batch)
+            winner = judge(batch, race) if isinstance(race, Race) else None
+            if winner is not None:
+                return winner
+            entries = [lane.result for lane in race.entries] if isinstance(race, Race) else [race]
+            lost += [result for result in entries if isinstance(result, Failed)]
+        failures = [result for _, result in screened if isinstance(result, Failed)]
+        raise self.none_survived(failures + lost)
+
+    def _await(self, job_id: int) -> Race | Failed:
+        while True:
+            for outcome in self._stages.evaluator.poll(_POLL_S):
+                assert outcome.job_id == job_id and isinstance(outcome.result, Race | Failed)
+                return outcome.result
+            self._interrupt.raise_if_requested()
+
+    def _candidate(self, knobs: Mapping[str, Any]) -> Candidate:
+        target = self._stages.target
+        config = target.config_from_knobs(knobs)
+        return Candidate(target=target.name, problem=self._problem, config=config, device=self._device)
+
+    def require_legal(self, counts: Counts) -> None:
+        """Raises NothingLegalError where the space holds nothing legal."""
+        if counts.legal:
+            return
+        rejected = top_rules(counts.rejected, shown=len(counts.rejected)) or "nothing, the space is empty"
+        raise NothingLegalError(
+            f"{self._problem.describe()}: none of {counts.raw:,} configurations is legal on {self._device.kind}; "
+            f"rejected: {rejected}. Widen `space`, or change the problem"
+        )
+
+    def none_survived(self, failures: list[Failed]) -> NothingSurvivedError:
+        """Returns the error that counts `failures` by reason and quotes the most frequent detail."""
+        reasons = Counter(failed.reason for failed in failures)
+        text = f"{self._problem.describe()}: no candidate survived; failed: {top_rules(reasons, shown=len(reasons))}"
+        for (reason, detail), times in Counter((f.reason, f.detail) for f in failures).most_common(1):
+            text += f"; most often ({times}x) {reason}: {' '.join(detail.split())}"
+        return NothingSurvivedError(text)
+
+    def _result(
+        self,
+        counts: Counts,
+        *,
+        ledger: Ledger | None = None,
+        winner: Winner | None = None,
+        failure: AutotuneError | None = None,
+    ) -> ProblemResult:
+        return ProblemResult(
+            problem=self._problem,
+            weight=self._weight,
+            device=self._device,
+            protocol=self._config.protocol,
+            evaluator=self._stages.evaluator.kind,
+            study=ledger.name if ledger else None,
+            counts=counts,
+            winner=winner,
+            failure=failure,
+        )

@@ -1,0 +1,28 @@
+"""The one place where environment variables are read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def visible_devices() -> tuple[str, ...] | None:
+    """Returns CUDA_VISIBLE_DEVICES as its entries (indices or UUIDs); None where it is not set.
+
+    NVML lists every GPU of the host; by this variable a user, or a scheduler, says which of them are ours.
+    """
+    text = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if text is None:
+        return None
+    return tuple(entry.strip() for entry in text.split(",") if entry.strip())
+
+
+def results_folder() -> Path | None:
+    """Returns AUTOTUNE_RESULTS, a results folder whose best files are looked up first; None if not set."""
+    text = os.environ.get("AUTOTUNE_RESULTS")
+    return Path(text) if text else None
+
+
+def is_verbose() -> bool:
+    """Returns whether AUTOTUNE_TRACEBACK asks for the traceback of an error that normally prints one line."""
+    return os.environ.get("AUTOTUNE_TRACEBACK", "") not in ("", "0")

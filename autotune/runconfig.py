@@ -1,0 +1,333 @@
+"""A run config: what to tune, where, how long and how it is measured; read from YAML and checked whole."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from autotune import configfile, fields
+from autotune.errors import InputError
+from autotune.fields import Place
+from autotune.seam import MeasureProtocol
+
+Sampler = Literal["auto", "tpe", "random", "exhaustive"]
+EvaluatorChoice = Literal["auto", "gpu", "replay", "lower"]
+
+KEYS = (
+    "name",
+    "target",
+    "device",
+    "evaluator",
+    "problems",
+    "suites",
+    "space",
+    "search",
+    "protocol",
+    "gpus",
+    "results",
+    "storage",
+)
+EVALUATORS = ("auto", "gpu", "replay", "lower")
+SAMPLERS = ("auto", "tpe", "random", "exhaustive")
+MAX_CANDIDATES = 1_000_000
+MAX_SECONDS = 7 * 24 * 3600.0
+MAX_SEED = 2**32 - 1
+MAX_WEIGHT = 1e12
+MAX_ROUNDS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightedProblem:
+    """A problem of the target, and how often it occurs in the workload."""
+
+    problem: Any
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSettings:
+    """How candidates are picked; `candidates` and `seconds` are per problem, whichever ends first."""
+
+    sampler: Sampler = "auto"
+    seed: int = 0
+    candidates: int = 200
+    seconds: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """A checked run config.
+
+    Attributes:
+        device: "auto" or the kind of a device that the target knows.
+        space: Narrows the target's default space, knob by knob.
+        gpus: Indices as NVML counts them, or "all".
+        results: Relative to the working directory; best/ and trials/ lie below it.
+        storage: None for a journal file under results/trials, or an Optuna storage URL.
+    """
+
+    path: Path
+    name: str
+    target: str = "hopper_matmul"
+    device: str = "auto"
+    evaluator: EvaluatorChoice = "auto"
+    problems: tuple[WeightedProblem, ...]
+    space: Mapping[str, tuple[Any, ...]]
+    search: SearchSettings
+    protocol: MeasureProtocol
+    gpus: Literal["all"] | tuple[int, ...] = "all"
+    results: Path = Path("results")
+    storage: str | None = None
+
+
+def load_run_config(path: str | Path) -> RunConfig:
+    """Reads and checks a run config.
+
+    Raises:
+        InputError: Names the file, the key's path, the value, what is allowed and the nearest right spelling.
+    """
+    path = Path(path)
+    top = Place(file=str(path))
+    content = configfile.read_yaml(path)
+    if not isinstance(content, Mapping):
+        raise top.says(
+            f"holds {fields.shown(content)}; allowed: a mapping with the keys {fields.listed(KEYS)}"
+        )
+    given = fields.mapping(content, top, KEYS)
+    target = _target(given.get("target", "hopper_matmul"), top.key("target"))
+    return RunConfig(
+        path=path,
+        name=_name(given.get("name", path.stem), top.key("name")),
+        target=target.name,
+        device=_device(given.get("device", "auto"), top.key("device"), target),
+        evaluator=cast(
+            EvaluatorChoice, fields.choice(given.get("evaluator", "auto"), top.key("evaluator"), EVALUATORS)
+        ),
+        problems=_problems(given, top, target),
+        space=_space(given.get("space", {}), top.key("space"), target),
+        search=_search(given.get("search", {}), top.key("search")),
+        protocol=_protocol(given.get("protocol", {}), top.key("protocol")),
+        gpus=_gpus(given.get("gpus", "all"), top.key("gpus")),
+        results=results_folder(given.get("results", "results"), top.key("results")),
+        storage=_storage(given.get("storage"), top.key("storage")),
+    )
+
+
+def override(
+    config: RunConfig,
+    *,
+    evaluator: str | None = None,
+    candidates: int | None = None,
+    seconds: float | None = None,
+    seed: int | None = None,
+    results: str | None = None,
+) -> RunConfig:
+    """Returns the config with what options of the command line say instead; None leaves a value as it is.
+
+    Raises:
+        InputError: Names the option and what it allows.
+    """
+    asked = {"candidates": candidates, "seconds": seconds, "seed": seed}
+    kept = {
+        "candidates": config.search.candidates,
+        "seconds": config.search.seconds,
+        "seed": config.search.seed,
+        "sampler": config.search.sampler,
+    }
+    for key, value in asked.items():
+        if value is not None:
+            kept[key] = _SEARCH_CHECKS[key](value, Place(path=f"--{key}"))
+    if evaluator is not None:
+        fields.choice(evaluator, Place(path="--evaluator"), EVALUATORS)
+        config = replace(config, evaluator=cast(EvaluatorChoice, evaluator))
+    if results is not None:
+        config = replace(config, results=results_folder(results, Place(path="--results")))
+    return replace(config, search=SearchSettings(**kept))
+
+
+def results_folder(value: object, place: Place) -> Path:
+    """Returns the folder if results can be written there; creates nothing."""
+    folder = Path(fields.text(value, place, "a folder"))
+    existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
+    if not existing.is_dir():
+        raise place.refuses(value, f"a folder, but {existing} is a file")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise place.refuses(value, f"a folder that can be written, but {existing} cannot")
+    return folder
+
+
+def check_space(config: RunConfig, target: Any, device: Any) -> None:
+    """Checks the values that `space` narrows knobs to; the target knows them for a problem and a device.
+
+    Raises:
+        InputError: Names the file, the knob, the value and what the target allows.
+    """
+    for weighted in config.problems:
+        try:
+            target.space(weighted.problem, device, config.space)
+        except ValueError as error:
+            raise _of_target(error, Place(file=str(config.path), path="space")) from None
+
+
+def _of_target(error: ValueError, place: Place) -> InputError:
+    """Returns a target's FieldError (key, value, allowed) as the error of a place; raises any other."""
+    key, allowed = getattr(error, "key", None), getattr(error, "allowed", None)
+    if key is None or allowed is None:
+        raise error
+    return place.key(key).refuses(error.value, allowed)
+
+
+def _target(value: object, place: Place) -> Any:
+    from autotune.target import TARGETS, load_target
+
+    return load_target(fields.choice(value, place, TARGETS))
+
+
+def _name(value: object, place: Place) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", value):
+        raise place.refuses(
+            value, "up to 100 letters, digits, '.', '_' and '-', since files are named after it"
+        )
+    return value
+
+
+def _device(value: object, place: Place, target: Any) -> str:
+    if value == "auto":
+        return "auto"
+    try:
+        return target.device_named(fields.text(value, place, "auto, or the kind of a device")).kind
+    except ValueError as error:
+        raise _of_target(error, replace(place, path="")) from None
+
+
+def _problems(given: Mapping[str, object], top: Place, target: Any) -> tuple[WeightedProblem, ...]:
+    """Returns the problems of the config, then those of the suites that are not among them yet."""
+    found: dict[Any, WeightedProblem] = {}
+    if "problems" in given:
+        place = top.key("problems")
+        listed = fields.items(given["problems"], place, "problem, such as {m: 4096, n: 4096, k: 4096}")
+        rows = [(place.item(index), row) for index, row in enumerate(listed)]
+        found.update(_distinct(rows, target))
+    if "suites" in given:
+        place = top.key("suites")
+        for index, name in enumerate(fields.items(given["suites"], place, "CSV file, relative to this one")):
+            file = Path(top.file).parent / fields.text(
+                name, place.item(index), "a CSV file, relative to this one"
+            )
+            for problem, weighted in _suite(file, target).items():
+                found.setdefault(problem, weighted)
+    if not found:
+        raise top.says("names no problem; give `problems` (a list), `suites` (CSV files) or both")
+    return tuple(found.values())
+
+
+def _suite(path: Path, target: Any) -> dict[Any, WeightedProblem]:
+    columns = ("family", "weight", *target.problem_fields)
+    rows = []
+    for line, cells in configfile.read_csv(path, columns):
+        place = Place(file=f"{path}: line {line}")
+        row: dict[str, object] = {name: cell for name, cell in cells.items() if name != "family"}
+        if "weight" in row:
+            row["weight"] = _csv_number(cells["weight"])
+        rows.append((place, row))
+    return _distinct(rows, target)
+
+
+def _csv_number(cell: str) -> object:
+    try:
+        return float(cell)
+    except ValueError:
+        return cell
+
+
+def _distinct(rows: Sequence[tuple[Place, object]], target: Any) -> dict[Any, WeightedProblem]:
+    """Returns the problems of one file; one that stands twice there is a slip, not a heavier weight."""
+    found: dict[Any, WeightedProblem] = {}
+    places: dict[Any, Place] = {}
+    for place, row in rows:
+        weighted = _problem(row, place, target)
+        if weighted.problem in found:
+            first = places[weighted.problem]
+            raise place.says(
+                f"is the same problem as {first.path or first.file}; remove one, or raise its weight"
+            )
+        found[weighted.problem], places[weighted.problem] = weighted, place
+    return found
+
+
+def _problem(row: object, place: Place, target: Any) -> WeightedProblem:
+    given = fields.mapping(row, place, (*target.problem_fields, "weight"))
+    weight = fields.positive(given.pop("weight", 1.0), place.key("weight"), MAX_WEIGHT)
+    for key, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, (int, str)):
+            raise place.key(key).refuses(value, "a whole number or a name")
+        if isinstance(value, int) and value.bit_length() > 64:
+            raise place.key(key).refuses(value, "a whole number of at most 64 bits")
+    try:
+        return WeightedProblem(problem=target.problem_from_fields(given), weight=weight)
+    except ValueError as error:
+        missing = getattr(error, "key", None)
+        if missing in target.problem_fields and missing not in given:
+            raise place.key(missing).says(f"is missing; {error.allowed}") from None
+        raise _of_target(error, place) from None
+
+
+def _space(value: object, place: Place, target: Any) -> dict[str, tuple[Any, ...]]:
+    narrowing = {}
+    for knob, values in fields.mapping({} if value is None else value, place, target.knob_names).items():
+        allowed = fields.items(values, place.key(knob), "value, such as [128, 256]")
+        for index, one in enumerate(allowed):
+            if not isinstance(one, (int, str)):
+                raise place.key(knob).item(index).refuses(one, "a whole number, a name, true or false")
+            if any(one == other and type(one) is type(other) for other in allowed[:index]):
+                raise place.key(knob).item(index).refuses(one, "each value once")
+        narrowing[knob] = tuple(allowed)
+    return narrowing
+
+
+_SEARCH_CHECKS = {
+    "sampler": lambda value, place: fields.choice(value, place, SAMPLERS),
+    "seed": lambda value, place: fields.whole(value, place, 0, MAX_SEED),
+    "candidates": lambda value, place: fields.whole(value, place, 1, MAX_CANDIDATES),
+    "seconds": lambda value, place: fields.positive(value, place, MAX_SECONDS),
+}
+_PROTOCOL_CHECKS = {
+    "timer": lambda value, place: fields.choice(value, place, ("cupti",)),
+    "l2": lambda value, place: fields.choice(value, place, ("clean", "warm")),
+    "rounds": lambda value, place: fields.whole(value, place, 1, MAX_ROUNDS),
+    "warmup": lambda value, place: fields.whole(value, place, 0, MAX_ROUNDS),
+}
+
+
+def _search(value: object, place: Place) -> SearchSettings:
+    given = fields.mapping(value, place, _SEARCH_CHECKS)
+    return SearchSettings(**{key: _SEARCH_CHECKS[key](one, place.key(key)) for key, one in given.items()})
+
+
+def _protocol(value: object, place: Place) -> MeasureProtocol:
+    given = fields.mapping(value, place, _PROTOCOL_CHECKS)
+    return MeasureProtocol(**{key: _PROTOCOL_CHECKS[key](one, place.key(key)) for key, one in given.items()})
+
+
+def _gpus(value: object, place: Place) -> Literal["all"] | tuple[int, ...]:
+    if value == "all":
+        return "all"
+    if not isinstance(value, list) or not value:
+        raise place.refuses(value, "all, or a list of GPU indices such as [0, 1]")
+    indices = tuple(fields.whole(one, place.item(index), 0, 1023) for index, one in enumerate(value))
+    for index, one in enumerate(indices):
+        if one in indices[:index]:
+            raise place.item(index).refuses(one, "each GPU once")
+    return indices
+
+
+def _storage(value: object, place: Place) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not re.match(r"[a-z][a-z0-9+]*://", value):
+        raise place.refuses(value, "null, or an Optuna storage URL such as postgresql://user@host/name")
+    return value

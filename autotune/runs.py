@@ -1,0 +1,184 @@
+"""The verbs run and record: a run config, put together with what it runs on, handed to the driver."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import re
+import statistics
+from pathlib import Path
+from typing import Any
+
+from autotune import machine, recording
+from autotune.bestfile import read_best
+from autotune.census import census
+from autotune.choice import Choice, choose, narrowed
+from autotune.driver import Stages
+from autotune.driver import run as drive
+from autotune.errors import InputError, NothingLegalError
+from autotune.evaluate import RecordedRow, RecordedSpace, make_evaluator, write_recorded
+from autotune.progress import Progress, make_progress
+from autotune.promotion import promote
+from autotune.result import ProblemResult, RunResult
+from autotune.runconfig import RunConfig, check_space
+from autotune.seam import Failed, Limits, Measured
+from autotune.summary import table
+from autotune.target import load_target
+
+
+def run(config: RunConfig, *, workers: int | None = None, fresh: bool = False, dry_run: bool = False) -> None:
+    """Tunes the problems of `config`; prints what it runs on, then the table of winners.
+
+    Args:
+        workers: Processes; None: as many as the machine carries.
+        fresh: Start new studies instead of going on with the recorded ones.
+        dry_run: Only count the configurations; nothing is lowered or written.
+
+    Raises:
+        InputError: Before anything is written.
+        NothingLegalError, NothingSurvivedError: Of the first problem that has one; the others were tuned.
+    """
+    target = load_target(config.target)
+    choice = choose(config, target)
+    parts = _parts(config, choice)
+    for part in parts:
+        check_space(part, target, choice.device)
+    if choice.kind == "gpu":
+        read_best(
+            _best_path(config, choice)
+        )  # a file that cannot be replaced ends the run here, not after it
+    print(choice.why, flush=True)
+    if dry_run:
+        _dry_run(parts, target, choice)
+        return
+    problems: list[ProblemResult] = []
+    for part in parts:
+        stages = _stages(part, target, choice, workers)
+        problems += drive(part, choice.device, stages, fresh=fresh).problems
+    result = RunResult(name=config.name, evaluator=choice.kind, problems=tuple(problems))
+    print(table(result), flush=True)
+    result.raise_for_failure()
+
+
+def record(config: RunConfig, *, workers: int | None = None, fresh: bool = False) -> None:
+    """Measures the whole legal space of each problem and writes it below results/recorded, for replay.
+
+    Raises:
+        InputError: There is no Hopper GPU, or the config is wrong; before anything is written.
+        NothingLegalError, NothingSurvivedError: Of the first problem that has one.
+    """
+    if config.evaluator not in ("auto", "gpu"):
+        raise InputError(
+            f"{config.path}: evaluator={config.evaluator}: only gpu can record; allowed: auto, gpu"
+        )
+    target = load_target(config.target)
+    choice = choose(dataclasses.replace(config, evaluator="gpu"), target)
+    check_space(config, target, choice.device)
+    print(choice.why, flush=True)
+    stages = dataclasses.replace(_stages(config, target, choice, workers), promote=None)
+    versions = dataclasses.asdict(machine.toolchain())
+
+    def write(found: recording.RecordedSpace) -> None:
+        space = recorded_space(found, target, versions, f"autotune record {config.path}")
+        name = _file_name(f"{target.name}-{found.problem.describe()}-{choice.device.slug}")
+        path = config.results / "recorded" / f"{name}.json.gz"
+        write_recorded(path, space)
+        print(f"{path}: {len(space.rows)} configurations", flush=True)
+
+    recording.record(config, choice.device, stages, write, fresh=fresh)
+
+
+def recorded_space(
+    found: recording.RecordedSpace, target: Any, versions: dict[str, Any], command: str
+) -> RecordedSpace:
+    """Returns a measured space as its file holds it."""
+    knobs = {name: tuple(values) for name, values in found.space.items()}
+    code_of = {name: {value: code for code, value in enumerate(values)} for name, values in knobs.items()}
+    rows = {}
+    for row_knobs, result in found.rows:
+        codes = tuple(code_of[name][row_knobs[name]] for name in knobs)
+        digest = result.lowered.digest if result.lowered else None
+        if isinstance(result, Failed):
+            rows[codes] = RecordedRow(failed=result, digest=digest)
+        else:
+            rows[codes] = RecordedRow(samples_us=result.timing.samples_us, digest=digest)
+    rivals = [lane.result.timing.samples_us for lane in found.rival if isinstance(lane.result, Measured)]
+    return RecordedSpace(
+        target=target.name,
+        problem=found.problem.to_fields(),
+        device=dataclasses.asdict(found.device),
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        versions=versions,
+        source_digest=target.source_digest(),
+        protocol=dataclasses.asdict(found.protocol),
+        command=command,
+        knobs=knobs,
+        rows=rows,
+        rival_us=min(rivals, key=statistics.median, default=()),
+    )
+
+
+def _parts(config: RunConfig, choice: Choice) -> list[RunConfig]:
+    """Returns the config in parts with one evaluator each: a replay replays one problem."""
+    if choice.kind != "replay":
+        return [config]
+    return [
+        narrowed(dataclasses.replace(config, problems=(weighted,)), choice.recorded[weighted.problem])
+        for weighted in config.problems
+    ]
+
+
+def _dry_run(parts: list[RunConfig], target: Any, choice: Choice) -> None:
+    taken = [census(part, target, choice.device) for part in parts]
+    rows = tuple(row for one in taken for row in one.rows)
+    print(dataclasses.replace(taken[0], rows=rows).text(), flush=True)
+    for row in rows:
+        if not row.counts.legal:
+            kind = choice.device.kind
+            raise NothingLegalError(f"{row.problem.describe()}: nothing in its space is legal on {kind}")
+
+
+def _stages(config: RunConfig, target: Any, choice: Choice, workers: int | None) -> Stages:
+    recorded = choice.recorded.get(config.problems[0].problem)
+    toolchain = machine.toolchain()
+    progress = make_progress()
+    evaluator = make_evaluator(
+        choice.kind,
+        protocol=config.protocol,
+        limits=Limits(),
+        target_name=target.name,
+        device=choice.device,
+        workers=workers,
+        gpu=choice.gpu,
+        recorded=recorded,
+        seed=config.search.seed,
+    )
+    return Stages(
+        target=target,
+        evaluator=evaluator,
+        progress=progress,
+        toolchain=dataclasses.asdict(toolchain),
+        evaluator_source=recorded.digest if recorded else "",
+        promote=_promoter(config, target, choice, toolchain, progress) if choice.kind == "gpu" else None,
+    )
+
+
+def _promoter(
+    config: RunConfig, target: Any, choice: Choice, toolchain: machine.Toolchain, progress: Progress
+):
+    path = _best_path(config, choice)
+
+    def hear(result: ProblemResult) -> None:
+        promotion = promote(path.parent, result, toolchain, target=target.name)
+        done = f"written to {path}" if promotion.written else f"{path} keeps its entry"
+        progress.say(f"{result.problem.describe()}: {done}: {promotion.reason}")
+
+    return hear
+
+
+def _best_path(config: RunConfig, choice: Choice) -> Path:
+    return config.results / "best" / f"{choice.device.slug}.json"
+
+
+def _file_name(text: str) -> str:
+    return re.sub(r"[^a-z0-9_.-]+", "_", text.lower()).strip("_")

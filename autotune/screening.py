@@ -1,0 +1,173 @@
+"""Screening one problem: ask, check, submit, poll, record, tell, with several candidates in flight."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from autotune.ledger.storage import Ledger
+from autotune.progress import Budget, Progress, Snapshot
+from autotune.seam import Candidate, Evaluator, Failed, LoweredOnly, Measured, Outcome, Race, ScreenJob
+from autotune.verdict import fixed_order
+
+Knobs = Mapping[str, Any]
+ScreenResult = Measured | LoweredOnly | Failed
+
+_POLL_S = 0.25
+_NEWS_INTERVAL_S = 2.0
+
+
+class Screening:
+    """One problem's screening. `run` may be called once.
+
+    Attributes:
+        results: Every recorded candidate with what became of it, those of earlier runs first.
+        resumed: How many of them an earlier run recorded.
+    """
+
+    def __init__(
+        self,
+        *,
+        target: Any,
+        problem: Any,
+        device: Any,
+        evaluator: Evaluator,
+        searcher: Any,
+        ledger: Ledger,
+        budget: Budget,
+        progress: Progress,
+        job_ids: Iterator[int],
+        interrupted: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._target, self._problem, self._device = target, problem, device
+        self._evaluator, self._searcher, self._ledger = evaluator, searcher, ledger
+        self._budget, self._progress, self._job_ids = budget, progress, job_ids
+        self._interrupted, self._clock = interrupted, clock
+        self._in_flight: dict[int, dict[str, Any]] = {}
+        self._results: dict[str, tuple[dict[str, Any], ScreenResult]] = {}
+        self._failed: Counter[str] = Counter()
+        self._best_us: float | None = None
+        self._submitted = 0
+        self._recorded = 0
+        self._started_s = self._next_news_s = 0.0
+        for record in ledger.screened():
+            self._take(record.knobs, record.result)
+        self.resumed = len(self._results)
+
+    @property
+    def results(self) -> list[tuple[dict[str, Any], ScreenResult]]:
+        return list(self._results.values())
+
+    @property
+    def draws_rejected(self) -> dict[str, int]:
+        return dict(self._searcher.draws_rejected)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the budget is spent or the space exhausted, so that nothing is left to measure."""
+        return not self._may_submit() or self._searcher.remaining == 0
+
+    def run(self) -> None:
+        """Measures until the budget ends or nothing is left; what is in flight then is awaited and recorded.
+
+        Raises:
+            KeyboardInterrupt: As it came, after everything that was measured by then is recorded.
+        """
+        self._started_s = self._clock()
+        try:
+            self._fill()
+            while self._in_flight:
+                self._record(self._evaluator.poll(_POLL_S))
+                if self._interrupted():
+                    raise KeyboardInterrupt
+                self._hear_others()
+                self._fill()
+        except KeyboardInterrupt:
+            self._record(self._evaluator.poll(0.0))
+            raise
+        finally:
+            self._progress.update(self._snapshot())
+        self._ledger.finish_screening(self._spent_s())
+
+    def _fill(self) -> None:
+        while len(self._in_flight) < self._evaluator.capacity and self._may_submit():
+            asked = self._next_legal()
+            if asked is None:
+                return
+            knobs, config = asked
+            job_id = next(self._job_ids)
+            candidate = Candidate(
+                target=self._target.name, problem=self._problem, config=config, device=self._device
+            )
+            self._in_flight[job_id] = knobs
+            self._submitted += 1
+            self._evaluator.submit(ScreenJob(job_id=job_id, candidate=candidate))
+
+    def _may_submit(self) -> bool:
+        candidates, seconds = self._budget.candidates, self._budget.seconds
+        if candidates is not None and self.resumed + self._submitted >= candidates:
+            return False
+        return seconds is None or self._spent_s() < seconds
+
+    def _next_legal(self) -> tuple[dict[str, Any], Any] | None:
+        while (knobs := self._searcher.ask()) is not None:
+            config = self._target.config_from_knobs(knobs)
+            rejections = self._target.check(self._problem, config, self._device)
+            if not rejections:
+                return knobs, config
+            self._searcher.reject(knobs, [rejection.rule for rejection in rejections])
+        return None
+
+    def _record(self, outcomes: Any) -> None:
+        for outcome in outcomes:
+            knobs, result = self._finished(outcome)
+            self._ledger.record_screen(knobs, result, self._spent_s())
+            self._recorded += 1
+            self._take(knobs, result)
+        if outcomes:
+            self._progress.update(self._snapshot())
+
+    def _finished(self, outcome: Outcome) -> tuple[dict[str, Any], ScreenResult]:
+        assert not isinstance(outcome.result, Race), "a screening job ended in a race"
+        return self._in_flight.pop(outcome.job_id), outcome.result
+
+    def _hear_others(self) -> None:
+        # Reading a database is slow beside a candidate, and another process's trials are no news to hurry for.
+        if self._clock() < self._next_news_s:
+            return
+        self._next_news_s = self._clock() + _NEWS_INTERVAL_S
+        for record in self._ledger.news():
+            self._take(record.knobs, record.result)
+
+    def _take(self, knobs: dict[str, Any], result: Any) -> None:
+        """Keeps a result and tells the searcher; of two for the same knobs the first stands."""
+        key = fixed_order(knobs)
+        if key in self._results:
+            return
+        self._results[key] = (knobs, result)
+        time_us = result.timing.median_us if isinstance(result, Measured) else None
+        if time_us is not None:
+            self._best_us = time_us if self._best_us is None else min(self._best_us, time_us)
+        if isinstance(result, Failed):
+            self._failed[result.reason] += 1
+        self._searcher.tell(knobs, time_us)
+
+    def _elapsed_s(self) -> float:
+        return self._clock() - self._started_s if self._started_s else 0.0
+
+    def _spent_s(self) -> float:
+        return self._ledger.spent_s + self._elapsed_s()
+
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(
+            done=self.resumed + self._recorded,
+            resumed=self.resumed,
+            failed=self._failed.total(),
+            elapsed_s=self._elapsed_s(),
+            spent_s=self._spent_s(),
+            best_us=self._best_us,
+            rejected=self.draws_rejected,
+        )

@@ -1,0 +1,35 @@
+"""Search: which configuration to try next. One seam, `Searcher`, behind which all samplers stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autotune.search.searcher import Searcher
+
+
+def make_searcher(settings: Any, space: Any, default_knobs: Sequence[Mapping[str, Any]]) -> Searcher:
+    """Returns the searcher that `settings` names.
+
+    Args:
+        settings: `sampler` ("auto", "tpe", "random" or "exhaustive") and `seed`.
+        space: A target's space; its legal set is built here.
+        default_knobs: Proposed before anything the sampler draws. Those outside the legal set are left out.
+
+    Raises:
+        ValueError: The sampler has no implementation.
+    """
+    from autotune.search.rows import LegalRows
+    from autotune.search.shuffled import ShuffledSearcher
+
+    rows = LegalRows(space)
+    match settings.sampler:
+        case "auto" | "tpe":
+            from autotune.search.tpe import TpeSearcher
+
+            return TpeSearcher(rows, default_knobs, settings.seed)
+        case "random" | "exhaustive":
+            return ShuffledSearcher(rows, default_knobs, settings.seed)
+        case other:
+            raise ValueError(f"sampler={other!r}: allowed are auto, tpe, random, exhaustive")

@@ -1,0 +1,119 @@
+"""The legal set as a table: which row holds given knobs, which rows are spent, which unspent row is nearest."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+# Added to the distance of a spent row. Hamming distances stay below it and the sum stays below 256.
+_SPENT = 128
+
+
+class LegalRows:
+    """Rows of a legal set, each spent at most once.
+
+    Attributes:
+        names: Knob names, in the order of the code columns.
+        choices: Values of each knob; a code is an index into them.
+        size: Number of legal configurations.
+        remaining: Rows that are not spent yet.
+    """
+
+    def __init__(self, space: Any) -> None:
+        self._legal = space.legal()
+        self.names = tuple(space.knobs)
+        self.choices = tuple(tuple(values) for values in space.knobs.values())
+        self.size = int(self._legal.size)
+        self.remaining = self.size
+        if len(self.names) >= _SPENT:
+            raise ValueError(f"{len(self.names)} knobs; at most {_SPENT - 1} are supported")
+        codes = np.asarray(self._legal.codes, dtype=np.uint8).reshape(self.size, len(self.names))
+        # A column at a time is contiguous, so that comparing 300,000 rows is one pass of SIMD a knob.
+        self._columns = np.ascontiguousarray(codes.T)
+        self._spent = np.zeros(self.size, dtype=np.uint8)
+        self._code_of = tuple({value: code for code, value in enumerate(values)} for values in self.choices)
+        self._ordered = tuple(_is_ordered(values) for values in self.choices)
+        self._free = tuple(j for j, values in enumerate(self.choices) if len(values) > 1)
+        self._radix = _radix([len(values) for values in self.choices])
+        keys = (codes.astype(np.uint64) * self._radix).sum(axis=1, dtype=np.uint64)
+        self._order = np.argsort(keys, kind="stable")
+        self._keys = keys[self._order]
+
+    def encode(self, knobs: Mapping[str, Any]) -> tuple[int, ...] | None:
+        """Returns the codes of `knobs`; None where a knob or its value is not in the space."""
+        if knobs.keys() != set(self.names):
+            return None
+        codes = tuple(table.get(knobs[name]) for name, table in zip(self.names, self._code_of))
+        return None if None in codes else codes
+
+    def decode(self, codes: tuple[int, ...]) -> dict[str, Any]:
+        """Returns the knobs that `codes` stand for."""
+        return {name: values[code] for name, values, code in zip(self.names, self.choices, codes)}
+
+    def codes(self, row: int) -> tuple[int, ...]:
+        return tuple(self._columns[:, row].tolist())
+
+    def find(self, codes: tuple[int, ...]) -> int | None:
+        """Returns the row that holds `codes`; None where they are not legal."""
+        wanted = np.array(codes, dtype=np.uint8)
+        key = (wanted.astype(np.uint64) * self._radix).sum(dtype=np.uint64)
+        position = int(np.searchsorted(self._keys, key))
+        # Keys of spaces beyond 2**64 points wrap around, so equal keys are compared code by code.
+        while position < self.size and self._keys[position] == key:
+            row = int(self._order[position])
+            if np.array_equal(self._columns[:, row], wanted):
+                return row
+            position += 1
+        return None
+
+    def is_spent(self, row: int) -> bool:
+        return bool(self._spent[row])
+
+    def spend(self, row: int) -> None:
+        """Marks `row` as proposed; a second time changes nothing."""
+        if not self._spent[row]:
+            self._spent[row] = _SPENT
+            self.remaining -= 1
+
+    def nearest(self, codes: tuple[int, ...], rng: np.random.Generator) -> int | None:
+        """Returns the unspent row nearest to `codes`; None where all are spent.
+
+        Fewest differing knobs come first; among those, the smallest sum of rank steps of the ordered knobs, each
+        as a share of the knob's range; what is left is drawn by `rng`, since the first row would favour a corner.
+        """
+        if not self.remaining:
+            return None
+        hamming = self._spent.copy()
+        for j in self._free:
+            hamming += self._columns[j] != codes[j]
+        rows = np.flatnonzero(hamming == hamming.min())
+        steps = np.zeros(rows.size)
+        for j in self._free:
+            if self._ordered[j]:
+                difference = np.abs(self._columns[j][rows].astype(np.int16) - codes[j])
+                steps += difference / (len(self.choices[j]) - 1)
+        closest = rows[steps <= steps.min() + 1e-9]
+        return int(closest[rng.integers(closest.size)])
+
+    def knobs(self, row: int) -> dict[str, Any]:
+        return dict(self._legal.knobs(row))
+
+
+def _is_ordered(values: tuple[Any, ...]) -> bool:
+    """Whether distance in rank means something: strictly increasing or decreasing numbers, not booleans."""
+    if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        return False
+    pairs = list(itertools.pairwise(values))
+    return all(a < b for a, b in pairs) or all(a > b for a, b in pairs)
+
+
+def _radix(sizes: list[int]) -> np.ndarray:
+    """Returns the mixed-radix weight of each knob, modulo 2**64."""
+    weights, product = [], 1
+    for size in sizes:
+        weights.append(product % 2**64)
+        product *= size
+    return np.array(weights, dtype=np.uint64)

@@ -1,0 +1,75 @@
+"""The seam between the driver and every sampler."""
+
+from __future__ import annotations
+
+import abc
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from autotune.search.rows import LegalRows
+
+Knobs = dict[str, Any]
+
+
+class Searcher(abc.ABC):
+    """Proposes knobs, never the same twice.
+
+    The driver checks what it is given. Illegal knobs come back through `reject`; the sampler replaces them, so that
+    a rejected draw costs no candidate. Measured and failed knobs come back through `tell`, also those that an
+    earlier run or another process measured.
+
+    Attributes:
+        draws_rejected: Illegal draws that were given back, by rule; a draw counts under each rule it breaks.
+    """
+
+    def __init__(self, rows: LegalRows, default_knobs: Sequence[Mapping[str, Any]]) -> None:
+        self._rows = rows
+        self._defaults: deque[Knobs] = deque(dict(knobs) for knobs in default_knobs)
+        self.draws_rejected: Counter[str] = Counter()
+
+    @property
+    def remaining(self) -> int:
+        """Legal configurations that nobody has proposed yet."""
+        return self._rows.remaining
+
+    def ask(self) -> Knobs | None:
+        """Returns the next knobs; None where every legal configuration was proposed."""
+        while self._defaults:
+            knobs = self._defaults.popleft()
+            if self._spend(knobs):
+                return knobs
+        if not self._rows.remaining:
+            return None
+        return self._propose()
+
+    def reject(self, knobs: Mapping[str, Any], rules: Iterable[str]) -> None:
+        """Takes back knobs that the check refused, with the ids of the rules they break."""
+        self.draws_rejected.update(set(rules))
+        self._refused(dict(knobs))
+
+    def tell(self, knobs: Mapping[str, Any], value_us: float | None) -> None:
+        """Takes the time of `knobs` in microseconds; None where they failed."""
+        self._spend(knobs)
+        self._learn(dict(knobs), value_us)
+
+    def _spend(self, knobs: Mapping[str, Any]) -> bool:
+        """Marks `knobs` as proposed and returns whether they were legal and not proposed before."""
+        codes = self._rows.encode(knobs)
+        row = None if codes is None else self._rows.find(codes)
+        if row is None or self._rows.is_spent(row):
+            return False
+        self._rows.spend(row)
+        return True
+
+    @abc.abstractmethod
+    def _propose(self) -> Knobs:
+        """Returns knobs that were not proposed before; at least one legal row is unspent."""
+
+    @abc.abstractmethod
+    def _refused(self, knobs: Knobs) -> None:
+        """Hears of a refused draw."""
+
+    @abc.abstractmethod
+    def _learn(self, knobs: Knobs, value_us: float | None) -> None:
+        """Hears of a result."""

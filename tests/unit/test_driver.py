@@ -1,0 +1,329 @@
+"""The driver on a scripted evaluator: what is measured, recorded, raced, and said when nothing works."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import signal
+
+import pytest
+
+from autotune.driver import Stages, run
+from autotune.errors import NothingLegalError, NothingSurvivedError
+from autotune.ledger.storage import open_ledger
+from autotune.seam import Failed
+from tests.helpers.scripted import (
+    ScriptedConfig,
+    ScriptedDevice,
+    ScriptedEvaluator,
+    ScriptedProblem,
+    ScriptedSearch,
+    ScriptedTarget,
+    ScriptedWeighted,
+    legal_knobs,
+    measured,
+    scripted_stages,
+    smooth_time_us,
+)
+
+BEST = {"tile_m": 128, "tile_n": 256, "stages": 4, "order": "rows", "persistent": True}
+
+
+def tuned(folder, evaluator, target=None, fresh=False, **changes):
+    search = {
+        name: changes.pop(name) for name in ("sampler", "seed", "candidates", "seconds") if name in changes
+    }
+    stages = {name: changes.pop(name) for name in ("promote", "open_ledger") if name in changes}
+    config = ScriptedConfig(results=folder, search=ScriptedSearch(**search), **changes)
+    return run(config, ScriptedDevice(), scripted_stages(evaluator, target, **stages), fresh=fresh)
+
+
+def recorded_knobs(folder):
+    """Returns the knobs of every recorded candidate of the one study below `folder`."""
+    seen = []
+
+    def spy(*arguments, **options):
+        seen.append(open_ledger(*arguments, **options))
+        return seen[-1]
+
+    tuned(folder, ScriptedEvaluator(), candidates=0, open_ledger=spy)
+    return frozen(record.knobs for record in seen[0].screened())
+
+
+def frozen(many):
+    return sorted(tuple(sorted(knobs.items())) for knobs in many)
+
+
+def test_an_exhaustive_run_finds_the_best_and_races_it(tmp_path):
+    evaluator = ScriptedEvaluator(rival_us=12.0)
+    result = tuned(tmp_path, evaluator, sampler="exhaustive", candidates=1000).problems[0]
+    assert frozen(evaluator.screened) == frozen(legal_knobs())
+    assert result.best_knobs == BEST and result.backend == "kernel"
+    assert (result.winner.time_us, result.winner.xla_time_us, result.winner.ratio) == (10.0, 12.0, 1.2)
+    assert result.winner.ratio_interval == (1.2, 1.2)
+    assert result.tflops == pytest.approx(2 * 4096**3 / 10e-6 / 1e12)
+    assert (result.counts.raw, result.counts.legal, result.counts.measured) == (320, 212, 212)
+    assert result.counts.rejected == {"smem": 80, "threads": 28}
+    (race,) = evaluator.races
+    assert len(race.candidates) == 6 and race.rounds == 5 and evaluator.is_closed
+
+
+def test_xla_wins_where_it_ties(tmp_path):
+    result = tuned(
+        tmp_path, ScriptedEvaluator(rival_us=10.04), sampler="exhaustive", candidates=1000
+    ).problems[0]
+    assert (result.backend, result.best_knobs) == ("xla", BEST)
+
+
+def test_the_race_decides_and_not_the_screening(tmp_path):
+    second = BEST | {"persistent": False}
+
+    def race_time_us(knobs):
+        return 9.0 if knobs == second else 11.0
+
+    evaluator = ScriptedEvaluator(race_time_us=race_time_us)
+    assert tuned(tmp_path, evaluator, sampler="exhaustive", candidates=1000).problems[0].best_knobs == second
+
+
+def test_candidates_end_the_run_and_what_is_in_flight_is_recorded(tmp_path):
+    evaluator = ScriptedEvaluator(capacity=7)
+    result = tuned(tmp_path, evaluator, candidates=30).problems[0]
+    assert len(evaluator.screened) == result.counts.measured == 30
+    assert len(recorded_knobs(tmp_path)) == 30
+
+
+def test_seconds_end_the_run_and_a_run_that_ended_so_is_finished(tmp_path):
+    ledgers = []
+
+    def spy(*arguments, **options):
+        ledgers.append(open_ledger(*arguments, **options))
+        return ledgers[-1]
+
+    # Each answer takes 20 ms, so 0.2 s allow about ten.
+    slow = ScriptedEvaluator(on_answer=lambda count: signal.sigtimedwait([], 0.02))
+    first = tuned(tmp_path, slow, candidates=1000, seconds=0.2, open_ledger=spy).problems[0]
+    assert ledgers[0].study.user_attrs["spent_s"] >= 0.2
+    assert 3 <= first.counts.measured <= 13
+    idle = ScriptedEvaluator()
+    again = tuned(tmp_path, idle, candidates=1000, seconds=0.2).problems[0]
+    assert idle.screened == idle.races == [] and again.winner == first.winner
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+@pytest.mark.parametrize("after", [0, 1, 2, 5, 17, 29])
+def test_an_interrupted_run_goes_on_without_measuring_anything_twice(tmp_path, sampler, after):
+    first = ScriptedEvaluator(interrupt_after=after, capacity=4)
+    with pytest.raises(KeyboardInterrupt):
+        tuned(tmp_path, first, sampler=sampler, candidates=30)
+    assert first.is_closed
+    # The poll after the interrupt gave one more that was measured by then.
+    assert recorded_knobs(tmp_path) == frozen(first.screened) and len(first.screened) == after + 1
+
+    second = ScriptedEvaluator(capacity=4)
+    result = tuned(tmp_path, second, sampler=sampler, candidates=30).problems[0]
+    everything = frozen(first.screened + second.screened)
+    assert len(everything) == len(set(everything)) == 30 == result.counts.measured
+    assert result.counts.resumed == after + 1 and recorded_knobs(tmp_path) == everything
+    if sampler == "random":
+        whole = ScriptedEvaluator(capacity=4)
+        assert (
+            tuned(tmp_path / "whole", whole, sampler=sampler, candidates=30).problems[0].winner
+            == result.winner
+        )
+        assert frozen(whole.screened) == everything
+
+
+def test_ctrl_c_is_heard_after_the_outcome_is_recorded(tmp_path):
+    def press(count):
+        if count == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    evaluator = ScriptedEvaluator(on_answer=press)
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        tuned(tmp_path, evaluator, candidates=30)
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert recorded_knobs(tmp_path) == frozen(evaluator.screened) and len(evaluator.screened) >= 5
+
+
+def test_an_interrupted_race_runs_again_from_the_recorded_trials(tmp_path):
+    class Interrupted(ScriptedEvaluator):
+        def _race(self, job):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tuned(tmp_path, Interrupted(), candidates=12)
+    again = ScriptedEvaluator()
+    result = tuned(tmp_path, again, candidates=12).problems[0]
+    assert again.screened == [] and len(again.races) == 1 and result.winner is not None
+
+
+def test_a_finished_study_gives_its_result_without_measuring(tmp_path):
+    first = tuned(tmp_path, ScriptedEvaluator(), candidates=20).problems[0]
+    idle = ScriptedEvaluator()
+    again = tuned(tmp_path, idle, candidates=20).problems[0]
+    assert idle.screened == idle.races == [] and idle.is_closed
+    assert again.winner == first.winner and again.counts.resumed == 20
+
+
+def test_a_larger_budget_goes_on_with_the_study(tmp_path):
+    tuned(tmp_path, ScriptedEvaluator(), candidates=20)
+    more = ScriptedEvaluator()
+    assert tuned(tmp_path, more, candidates=25).problems[0].counts.measured == 25
+    assert len(more.screened) == 5
+
+
+def test_fresh_measures_again(tmp_path):
+    tuned(tmp_path, ScriptedEvaluator(), candidates=20)
+    again = ScriptedEvaluator()
+    assert tuned(tmp_path, again, candidates=20, fresh=True).problems[0].counts.resumed == 0
+    assert len(again.screened) == 20
+
+
+def test_defaults_are_measured_first(tmp_path):
+    evaluator = ScriptedEvaluator()
+    tuned(tmp_path, evaluator, ScriptedTarget(defaults=[BEST]), candidates=5)
+    assert evaluator.screened[0] == BEST
+
+
+def test_a_check_that_knows_more_than_the_space_is_counted_and_obeyed(tmp_path):
+    class Stricter(ScriptedTarget):
+        def check(self, problem, config, device):
+            rejection = dataclasses.make_dataclass("Rejection", ["rule"])
+            return super().check(problem, config, device) or (
+                (rejection("late"),) if dict(config)["stages"] == 4 else ()
+            )
+
+    evaluator = ScriptedEvaluator()
+    result = tuned(tmp_path, evaluator, Stricter(), sampler="exhaustive", candidates=1000).problems[0]
+    assert all(knobs["stages"] != 4 for knobs in evaluator.screened)
+    assert result.counts.draws_rejected == {"late": 212 - len(evaluator.screened)}
+
+
+def test_nothing_legal_is_told_with_its_rules_and_the_other_problems_are_tuned(tmp_path):
+    class OnlySmall(ScriptedTarget):
+        def space(self, problem, device, narrowing):
+            narrowing = {"stages": (5,), "tile_m": (256,)} if problem.m > 4096 else {}
+            return super().space(problem, device, narrowing)
+
+    problems = tuple(ScriptedWeighted(problem=ScriptedProblem(m=m)) for m in (8192, 4096))
+    result = tuned(tmp_path, ScriptedEvaluator(), OnlySmall(), problems=problems, candidates=5)
+    assert result.problems[0].winner is None and result.problems[1].winner is not None
+    with pytest.raises(
+        NothingLegalError, match=r"8192 cubed: none of 16 .* NVIDIA H200; rejected: smem 16\."
+    ):
+        result.raise_for_failure()
+    assert len(list((tmp_path / "trials").glob("*.journal"))) == 1
+
+
+def test_none_survived_counts_the_reasons_and_quotes_the_most_frequent_detail(tmp_path):
+    def fails(knobs):
+        if knobs["persistent"]:
+            return Failed(reason="crash", detail="signal\n6")
+        return Failed(reason="compile", detail=f"ptxas {knobs}")
+
+    result = tuned(tmp_path, ScriptedEvaluator(fails=fails), sampler="exhaustive", candidates=1000)
+    with pytest.raises(NothingSurvivedError) as raised:
+        result.raise_for_failure()
+    assert str(raised.value) == (
+        "4096 cubed: no candidate survived; failed: compile 106, crash 106; most often (106x) crash: signal 6"
+    )
+
+
+def test_failures_are_counted_and_cannot_win(tmp_path):
+    def fails(knobs):
+        return Failed(reason="wrong", detail="error 0.4") if knobs["persistent"] else None
+
+    result = tuned(tmp_path, ScriptedEvaluator(fails=fails), sampler="exhaustive", candidates=1000).problems[
+        0
+    ]
+    assert result.counts.failed == {"wrong": 106} and result.counts.measured == 106
+    assert result.best_knobs == BEST | {"persistent": False}
+
+
+def test_where_all_finalists_fail_in_the_race_the_next_best_race(tmp_path):
+    fast = {smooth_time_us(knobs) for knobs in legal_knobs()}
+    limit = sorted(fast)[4]
+    evaluator = ScriptedEvaluator(race_fails=lambda knobs: smooth_time_us(knobs) < limit)
+    result = tuned(tmp_path, evaluator, sampler="exhaustive", candidates=1000).problems[0]
+    assert len(evaluator.races) >= 2 and result.winner.time_us == limit
+
+
+def test_identical_modules_race_once_and_count_as_duplicates(tmp_path):
+    class Twins(ScriptedEvaluator):
+        def _screen(self, knobs):
+            module = {name: value for name, value in knobs.items() if name != "order"}
+            return measured(knobs, [smooth_time_us(module | {"order": "rows"})], str(sorted(module.items())))
+
+    evaluator = Twins()
+    result = tuned(tmp_path, evaluator, sampler="exhaustive", candidates=1000).problems[0]
+    assert result.counts.duplicates == 106
+    raced = [dict(candidate.config) for candidate in evaluator.races[0].candidates]
+    assert [knobs["order"] for knobs in raced] == ["columns"] * 6
+
+
+def test_lowering_only_gives_counts_and_no_times(tmp_path):
+    evaluator = ScriptedEvaluator(
+        kind="lower", fails=lambda k: Failed(reason="lower", detail="x") if k["persistent"] else None
+    )
+    result = tuned(tmp_path, evaluator, sampler="exhaustive", candidates=1000).problems[0]
+    assert (result.counts.lowered, result.counts.measured, result.counts.failed) == (106, 0, {"lower": 106})
+    assert result.winner is result.failure is None and evaluator.races == []
+
+
+def test_a_rival_that_was_not_measured_leaves_the_kernel_alone(tmp_path):
+    winner = (
+        tuned(tmp_path, ScriptedEvaluator(kind="replay", rival_us=None), candidates=20).problems[0].winner
+    )
+    assert winner.backend == "kernel" and winner.ratio is winner.xla_time_us is None
+
+
+@pytest.mark.parametrize(("kind", "times"), [("gpu", 1), ("replay", 0), ("lower", 0)])
+def test_only_a_gpu_promotes(tmp_path, kind, times):
+    heard = []
+    result = tuned(tmp_path, ScriptedEvaluator(kind=kind), candidates=5, promote=heard.append)
+    assert heard == list(result.problems) * times
+
+
+def test_what_another_process_records_meanwhile_is_not_measured_again(tmp_path):
+    others = []
+    taken = {"tile_m": 64, "tile_n": 64, "stages": 1, "order": "rows", "persistent": False}
+
+    def spy(*arguments, **options):
+        others.append(open_ledger(*arguments, **options))
+        return open_ledger(*arguments, **options)
+
+    def meanwhile(count):
+        if count == 1:
+            others[0].record_screen(taken, measured(taken, [5.0]), spent_s=1.0)
+
+    evaluator = ScriptedEvaluator(on_answer=meanwhile)
+    result = tuned(tmp_path, evaluator, sampler="exhaustive", candidates=1000, open_ledger=spy).problems[0]
+    assert taken not in evaluator.screened and len(evaluator.screened) == 211
+    assert result.counts.measured == 212 and taken in [dict(c.config) for c in evaluator.races[0].candidates]
+
+
+def test_a_replay_does_not_go_on_with_a_gpus_study(tmp_path):
+    tuned(tmp_path, ScriptedEvaluator(), candidates=5)
+    replay = ScriptedEvaluator(kind="replay")
+    assert tuned(tmp_path, replay, candidates=5).problems[0].counts.resumed == 0
+
+
+def test_a_wrong_space_ends_the_run_before_anything_is_written(tmp_path):
+    class Choosy(ScriptedTarget):
+        def space(self, problem, device, narrowing):
+            if problem.m == 3:
+                raise ValueError("m=3")
+            return super().space(problem, device, narrowing)
+
+    problems = tuple(ScriptedWeighted(problem=ScriptedProblem(m=m)) for m in (4096, 3))
+    evaluator = ScriptedEvaluator()
+    with pytest.raises(ValueError, match="m=3"):
+        tuned(tmp_path, evaluator, Choosy(), problems=problems)
+    assert not list(tmp_path.iterdir()) and evaluator.is_closed
+
+
+def test_job_ids_are_not_used_twice_in_a_run():
+    stages = Stages(target=None, evaluator=None, progress=None, toolchain={})
+    assert list(itertools.islice(stages.job_ids, 3)) == [0, 1, 2]

@@ -1,0 +1,357 @@
+"""Run configs: what a good one becomes, and the one line that each kind of bad one gets."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from autotune.errors import InputError
+from autotune.runconfig import check_space, load_run_config, override
+from autotune.seam import MeasureProtocol
+from autotune.target import load_target
+
+MINIMAL = "problems: [{m: 64, n: 128, k: 256}]\n"
+KEYS = "name, target, device, evaluator, problems, suites, space, search, protocol, gpus, results, storage"
+FIELDS = (
+    "batch, m, n, k, lhs_dtype, rhs_dtype, out_dtype, layout, accumulation, scales, epilogue, groups, weight"
+)
+DTYPES = "bfloat16, float16, float32, float8_e4m3fn, float8_e5m2, int8, int4, int32"
+DEVICES = "NVIDIA H200, NVIDIA H100 80GB HBM3, NVIDIA H100 PCIe, NVIDIA GH200 480GB"
+SIZES = "a whole number from 1 to 2147483647"
+
+
+def written(folder: Path, text: str, name: str = "run.yaml") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def message(path: Path | str) -> str:
+    with pytest.raises(InputError) as caught:
+        load_run_config(path)
+    return str(caught.value)
+
+
+def test_a_minimal_config_takes_the_defaults(tmp_path):
+    config = load_run_config(written(tmp_path, MINIMAL))
+    assert config.name == "run"
+    assert (config.target, config.device, config.evaluator, config.gpus) == (
+        "hopper_matmul",
+        "auto",
+        "auto",
+        "all",
+    )
+    assert [(w.problem.m, w.problem.n, w.problem.k, w.weight) for w in config.problems] == [
+        (64, 128, 256, 1.0)
+    ]
+    assert config.problems[0].problem.lhs_dtype == "bfloat16"
+    assert (config.search.sampler, config.search.seed, config.search.candidates, config.search.seconds) == (
+        "auto", 0, 200, 60.0,
+    )  # fmt: skip
+    assert config.protocol == MeasureProtocol(timer="cupti", l2="clean", rounds=20, warmup=2)
+    assert (config.results, config.storage, dict(config.space)) == (Path("results"), None, {})
+
+
+def test_every_key_is_read(tmp_path):
+    text = f"""
+name: mine
+target: hopper_matmul
+device: nvidia_h100_pcie
+evaluator: lower
+problems: [{{m: 64, n: 128, k: 256, lhs_dtype: float16, layout: nn, weight: 2}}]
+space: {{tile_n: [128, 256], persistent: [true]}}
+search: {{sampler: random, seed: 7, candidates: 3, seconds: 1.5}}
+protocol: {{timer: cupti, l2: warm, rounds: 5, warmup: 0}}
+gpus: [1, 0]
+results: {tmp_path}/out
+storage: sqlite:///trials.db
+"""
+    config = load_run_config(written(tmp_path, text))
+    assert (config.name, config.device, config.evaluator) == ("mine", "NVIDIA H100 PCIe", "lower")
+    assert (config.problems[0].problem.lhs_dtype, config.problems[0].weight) == ("float16", 2.0)
+    assert dict(config.space) == {"tile_n": (128, 256), "persistent": (True,)}
+    assert (config.search.sampler, config.search.seed, config.search.candidates) == ("random", 7, 3)
+    assert config.search.seconds == 1.5
+    assert config.protocol == MeasureProtocol(l2="warm", rounds=5, warmup=0)
+    assert (config.gpus, config.results) == ((1, 0), tmp_path / "out")
+    assert config.storage == "sqlite:///trials.db"
+    assert not (tmp_path / "out").exists()
+
+
+def test_suites_lie_beside_the_config_and_add_to_its_problems(tmp_path):
+    (tmp_path / "suites").mkdir()
+    written(tmp_path / "suites", "family,m,n,k,weight\nlarge,64,128,256,9\nlarge,512,512,512,3\n", "a.csv")
+    config = load_run_config(written(tmp_path, MINIMAL + "suites: [suites/a.csv]\n"))
+    assert [(w.problem.m, w.weight) for w in config.problems] == [(64, 1.0), (512, 3.0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("problem: []", f"problem: unknown key (did you mean 'problems'?); allowed: {KEYS}"),
+        ("12: x", f"12: unknown key; allowed: {KEYS}"),
+        ("", f"holds null; allowed: a mapping with the keys {KEYS}"),
+        ("[1, 2]", f"holds a list of 2; allowed: a mapping with the keys {KEYS}"),
+        ("name: x", "names no problem; give `problems` (a list), `suites` (CSV files) or both"),
+        (
+            "problems: []",
+            "problems=[]: allowed: a list of at least one problem, such as {m: 4096, n: 4096, k: 4096}",
+        ),
+        ("problems: [3]", f"problems[0]=3: allowed: a mapping with the keys {FIELDS}"),
+        ("problems: [{m: 64, n: 64}]", "problems[0].k: is missing; m, n and k must be given"),
+        ("problems: [{m: 0, n: 64, k: 64}]", f"problems[0].m=0: allowed: {SIZES}"),
+        ("problems: [{m: -1, n: 64, k: 64}]", f"problems[0].m=-1: allowed: {SIZES}"),
+        ("problems: [{m: 99999999999, n: 64, k: 64}]", f"problems[0].m=99999999999: allowed: {SIZES}"),
+        ("problems: [{m: true, n: 64, k: 64}]", "problems[0].m=true: allowed: a whole number or a name"),
+        ("problems: [{m: 64.0, n: 64, k: 64}]", "problems[0].m=64.0: allowed: a whole number or a name"),
+        ("problems: [{m: .nan, n: 64, k: 64}]", "problems[0].m=nan: allowed: a whole number or a name"),
+        (
+            "problems: [{m: [64], n: 64, k: 64}]",
+            "problems[0].m=a list of 1: allowed: a whole number or a name",
+        ),
+        (
+            "problems: [{m: 64, n: 64, k: 64, lhs_dtype: bfloat61}]",
+            f"problems[0].lhs_dtype='bfloat61': allowed: {DTYPES} (did you mean 'bfloat16'?)",
+        ),
+        (
+            "problems: [{m: 64, n: 64, k: 64, layout: nnn}]",
+            "problems[0].layout='nnn': allowed: nn, nt, tn, tt (did you mean 'nn'?)",
+        ),
+        (
+            "problems: [{m: 64, n: 64, k: 64, weigth: 2}]",
+            f"problems[0].weigth: unknown key (did you mean 'weight'?); allowed: {FIELDS}",
+        ),
+        (
+            "problems: [{m: 64, n: 64, k: 64, weight: 0}]",
+            "problems[0].weight=0: allowed: a number above 0, up to 1e+12",
+        ),
+        (
+            "problems: [{m: 64, n: 64, k: 64, weight: .inf}]",
+            "problems[0].weight=inf: allowed: a number above 0, up to 1e+12",
+        ),
+        (
+            "problems: [{m: 64, n: 64, k: 64}, {m: 64, n: 64, k: 64, weight: 2}]",
+            "problems[1]: is the same problem as problems[0]; remove one, or raise its weight",
+        ),
+        (
+            MINIMAL + "target: hoper_matmul",
+            "target='hoper_matmul': allowed: hopper_matmul (did you mean 'hopper_matmul'?)",
+        ),
+        (
+            MINIMAL + "device: NVIDIA H201",
+            f"device='NVIDIA H201': allowed: {DEVICES} (did you mean 'NVIDIA H200'?)",
+        ),
+        (
+            MINIMAL + "evaluator: gpus",
+            "evaluator='gpus': allowed: auto, gpu, replay, lower (did you mean 'gpu'?)",
+        ),
+        (
+            MINIMAL + "search: {sampler: tpu}",
+            "search.sampler='tpu': allowed: auto, tpe, random, exhaustive (did you mean 'tpe'?)",
+        ),
+        (
+            MINIMAL + "search: {candidates: 0}",
+            "search.candidates=0: allowed: a whole number from 1 to 1000000",
+        ),
+        (
+            MINIMAL + "search: {candidates: 1.5}",
+            "search.candidates=1.5: allowed: a whole number from 1 to 1000000",
+        ),
+        (
+            MINIMAL + "search: {candidates: true}",
+            "search.candidates=true: allowed: a whole number from 1 to 1000000",
+        ),
+        (MINIMAL + "search: {seed: -1}", "search.seed=-1: allowed: a whole number from 0 to 4294967295"),
+        (MINIMAL + "search: {seconds: .nan}", "search.seconds=nan: allowed: a number above 0, up to 604800"),
+        (MINIMAL + "search: {seconds: -3}", "search.seconds=-3: allowed: a number above 0, up to 604800"),
+        (
+            MINIMAL + "search: {seconds: 1 min}",
+            "search.seconds='1 min': allowed: a number above 0, up to 604800",
+        ),
+        (
+            MINIMAL + "search: 3",
+            "search=3: allowed: a mapping with the keys sampler, seed, candidates, seconds",
+        ),
+        (MINIMAL + "protocol: {timer: events}", "protocol.timer='events': allowed: cupti"),
+        (MINIMAL + "protocol: {l2: cold}", "protocol.l2='cold': allowed: clean, warm"),
+        (
+            MINIMAL + "protocol: {l2: cleen}",
+            "protocol.l2='cleen': allowed: clean, warm (did you mean 'clean'?)",
+        ),
+        (MINIMAL + "protocol: {rounds: 0}", "protocol.rounds=0: allowed: a whole number from 1 to 10000"),
+        (
+            MINIMAL + "space: {tile_n: []}",
+            "space.tile_n=[]: allowed: a list of at least one value, such as [128, 256]",
+        ),
+        (
+            MINIMAL + "space: {tile_n: 128}",
+            "space.tile_n=128: allowed: a list of at least one value, such as [128, 256]",
+        ),
+        (MINIMAL + "space: {tile_n: [128, 128]}", "space.tile_n[1]=128: allowed: each value once"),
+        (
+            MINIMAL + "space: {tile_n: [1.5]}",
+            "space.tile_n[0]=1.5: allowed: a whole number, a name, true or false",
+        ),
+        (MINIMAL + "gpus: none", "gpus='none': allowed: all, or a list of GPU indices such as [0, 1]"),
+        (MINIMAL + "gpus: [0, 0]", "gpus[1]=0: allowed: each GPU once"),
+        (MINIMAL + "gpus: [-1]", "gpus[0]=-1: allowed: a whole number from 0 to 1023"),
+        (
+            MINIMAL + "name: a/b",
+            "name='a/b': allowed: up to 100 letters, digits, '.', '_' and '-', since files are named after it",
+        ),
+        (
+            MINIMAL + "storage: trials.db",
+            "storage='trials.db': allowed: null, or an Optuna storage URL such as postgresql://user@host/name",
+        ),
+        (MINIMAL + "results: 7", "results=7: allowed: a folder"),
+        (
+            MINIMAL + "suites: x.csv",
+            "suites='x.csv': allowed: a list of at least one CSV file, relative to this one",
+        ),
+    ],
+)
+def test_a_bad_value_is_refused_in_one_line(tmp_path, text, expected):
+    path = written(tmp_path, text)
+    assert message(path) == f"{path}: {expected}"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["run.yaml"]
+
+
+def test_an_unknown_knob_names_the_nearest(tmp_path):
+    path = written(tmp_path, MINIMAL + "space: {tile_nn: [128]}")
+    assert message(path).startswith(
+        f"{path}: space.tile_nn: unknown key (did you mean 'tile_n'?); allowed: tile_m, "
+    )
+
+
+def test_a_knob_value_that_the_target_does_not_know_is_named(tmp_path):
+    path = written(tmp_path, MINIMAL + "space: {wg_split: [k]}")
+    config, target = load_run_config(path), load_target("hopper_matmul")
+    with pytest.raises(InputError, match=r"run\.yaml: space\.wg_split=.*allowed: .*m.*n") as caught:
+        check_space(config, target, target.device_named("NVIDIA H200"))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("name: a\nname: b\n", "is not valid YAML: line 2, column 1: key 'name' stands twice"),
+        ("problems: [{m: 1, m: 2}]", "is not valid YAML: line 1, column 19: key 'm' stands twice"),
+        ("a: [1", "is not valid YAML: line 1, column 6: expected ',' or ']', but got '<stream end>'"),
+        (
+            "a: !!python/object/apply:os.system [x]",
+            "is not valid YAML: line 1, column 4: could not determine a constructor",
+        ),
+        ("a: 1\n---\nb: 2", "is not valid YAML: line 2, column 1: but found another document"),
+        ("a: &x [*x]\n*x : 1", "is not valid YAML: "),
+        ("[" * 5000, "is not valid YAML: nested too deeply"),
+        ("a: " + "9" * 5000, "holds a value that cannot be read: Exceeds the limit"),
+        ("a: 2024-13-45", "holds a value that cannot be read: month must be in 1..12"),
+    ],
+)
+def test_what_is_not_yaml_is_refused_in_one_line(tmp_path, text, expected):
+    path = written(tmp_path, text)
+    said = message(path)
+    assert said.startswith(f"{path}: {expected}")
+    assert "\n" not in said
+
+
+def test_a_value_too_long_to_print_is_cut(tmp_path):
+    path = written(tmp_path, MINIMAL + "evaluator: " + "x" * 500)
+    assert message(path) == f"{path}: evaluator='{'x' * 56}...: allowed: auto, gpu, replay, lower"
+    path = written(tmp_path, "problems: [{m: 0x" + "f" * 5000 + ", n: 64, k: 64}]")
+    assert (
+        message(path)
+        == f"{path}: problems[0].m=a number of 20000 bits: allowed: a whole number of at most 64 bits"
+    )
+
+
+def test_files_that_are_no_text_are_refused(tmp_path):
+    assert message(tmp_path) == f"{tmp_path}: is a folder; allowed: a file"
+    assert message(tmp_path / "none.yaml") == f"{tmp_path}/none.yaml: no such file"
+    binary = tmp_path / "binary.yaml"
+    binary.write_bytes(b"a: \xff\xfe")
+    assert message(binary) == f"{binary}: is not text in UTF-8 (byte 3)"
+    binary.write_bytes(b"a: \0")
+    assert message(binary) == f"{binary}: is not text (byte 3 is zero)"
+    with binary.open("wb") as stream:
+        stream.truncate(4_000_001)
+    assert message(binary) == f"{binary}: has 4000001 bytes; allowed: at most 4000000"
+    os.mkfifo(tmp_path / "pipe")
+    assert message(tmp_path / "pipe") == f"{tmp_path}/pipe: is not a regular file"
+    assert message("/dev/zero") == "/dev/zero: is not a regular file"
+
+
+def test_a_misspelt_file_names_the_nearest(tmp_path):
+    written(tmp_path, MINIMAL, "quickstart.yaml")
+    assert message(tmp_path / "quickstar.yaml").endswith("no such file (did you mean 'quickstart.yaml'?)")
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ("m,n,k\n", ": holds no rows; allowed: a line of column names, then at least one row"),
+        ("m,n,q\n1,2,3\n", ": unknown column 'q'; allowed: family, weight, batch, m, n, k"),
+        ("m,n,k,m\n1,2,3,4\n", ": column 'm' stands twice"),
+        ("m,n,k\n1,2\n", ": line 2 has 2 cells; allowed: 3, one for each column"),
+        ("m,n,k\n64,64,64\n64,64,0\n", f": line 3: k=0: allowed: {SIZES}"),
+        ("m,n,k\n64,64,6.5\n", f": line 2: k='6.5': allowed: {SIZES}"),
+        ("m,n,k,weight\n64,64,64,x\n", ": line 2: weight='x': allowed: a number above 0, up to 1e+12"),
+        (
+            "m,n,k\n64,64,64\n\n64,64,64\n",
+            ": line 4: is the same problem as {file}: line 2; remove one, or raise its weight",
+        ),
+    ],
+)
+def test_a_bad_suite_names_its_file_and_line(tmp_path, table, expected):
+    file = written(tmp_path, table, "suite.csv")
+    said = message(written(tmp_path, "suites: [suite.csv]"))
+    assert said.startswith(f"{file}{expected.format(file=file)}")
+    assert "\n" not in said
+
+
+def test_a_results_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
+    file = written(tmp_path, "", "taken")
+    monkeypatch.chdir(tmp_path)
+    path = written(tmp_path, MINIMAL + "results: taken/below")
+    assert message(path) == f"{path}: results='taken/below': allowed: a folder, but {file} is a file"
+    # A superuser may write anywhere, so the system's answer is given here.
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    path = written(tmp_path, MINIMAL + f"results: {tmp_path}/new")
+    assert message(path).endswith(f"allowed: a folder that can be written, but {tmp_path} cannot")
+
+
+def test_options_of_the_command_line_replace_what_the_config_says(tmp_path):
+    config = load_run_config(written(tmp_path, MINIMAL + "search: {sampler: random, seed: 3}"))
+    changed = override(config, evaluator="lower", candidates=5, seconds=2.0, results=str(tmp_path / "r"))
+    assert (changed.evaluator, changed.search.candidates, changed.search.seconds) == ("lower", 5, 2.0)
+    assert (changed.search.sampler, changed.search.seed, changed.results) == ("random", 3, tmp_path / "r")
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ({"candidates": 0}, "--candidates=0: allowed: a whole number from 1 to 1000000"),
+        ({"seconds": float("nan")}, "--seconds=nan: allowed: a number above 0, up to 604800"),
+        ({"seed": -1}, "--seed=-1: allowed: a whole number from 0 to 4294967295"),
+        (
+            {"evaluator": "gpus"},
+            "--evaluator='gpus': allowed: auto, gpu, replay, lower (did you mean 'gpu'?)",
+        ),
+    ],
+)
+def test_a_bad_option_is_refused_like_a_bad_key(tmp_path, option, expected):
+    config = load_run_config(written(tmp_path, MINIMAL))
+    with pytest.raises(InputError) as caught:
+        override(config, **option)
+    assert str(caught.value) == expected
+
+
+@pytest.mark.parametrize("path", sorted(Path("configs").glob("*.yaml")), ids=lambda path: path.name)
+def test_the_shipped_configs_hold_problems_that_the_kernel_can_compute(path):
+    config, target = load_run_config(path), load_target("hopper_matmul")
+    device = target.device_named("NVIDIA H200")
+    check_space(config, target, device)
+    for weighted in config.problems:
+        assert target.heuristic_config(weighted.problem, device) is not None, weighted.problem.describe()

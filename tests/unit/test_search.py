@@ -1,0 +1,180 @@
+"""Samplers: what they propose, what they never propose, and how fast they find what is good."""
+
+from __future__ import annotations
+
+import statistics
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from autotune.search import make_searcher
+from autotune.search.rows import LegalRows
+from tests.helpers.scripted import (
+    KNOBS,
+    ScriptedSearch,
+    ScriptedSpace,
+    ScriptedTarget,
+    legal_knobs,
+    smem_rule,
+    smooth_time_us,
+)
+
+SAMPLERS = ("auto", "tpe", "random", "exhaustive")
+
+
+def space_of(knobs=KNOBS, rule=smem_rule):
+    return ScriptedSpace(knobs, rule)
+
+
+def drained(searcher, time_us=smooth_time_us, rule=smem_rule, in_flight=4, limit=10_000):
+    """Returns the legal knobs that a driver with several candidates in flight would measure, in order."""
+    flying, proposed = [], []
+    while len(proposed) < limit:
+        knobs = searcher.ask()
+        if knobs is None:
+            break
+        broken = rule(knobs)
+        if broken is not None:
+            searcher.reject(knobs, [broken])
+            continue
+        proposed.append(knobs)
+        flying.append(knobs)
+        if len(flying) == in_flight:
+            told = flying.pop(0)
+            searcher.tell(told, time_us(told))
+    return proposed
+
+
+def frozen(many):
+    return [tuple(sorted(knobs.items())) for knobs in many]
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_each_legal_configuration_is_proposed_exactly_once(sampler):
+    proposed = drained(make_searcher(ScriptedSearch(sampler=sampler), space_of(), []))
+    assert sorted(frozen(proposed)) == sorted(frozen(legal_knobs()))
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_failed_candidates_are_not_proposed_again(sampler):
+    searcher = make_searcher(ScriptedSearch(sampler=sampler), space_of(), [])
+    proposed = drained(searcher, time_us=lambda knobs: None)
+    assert len(set(frozen(proposed))) == len(proposed) == 212
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_defaults_come_first_and_one_outside_the_space_is_left_out(sampler):
+    default = {"tile_m": 128, "tile_n": 128, "stages": 4, "order": "rows", "persistent": True}
+    illegal, foreign = default | {"tile_m": 256}, default | {"tile_m": 80}
+    searcher = make_searcher(
+        ScriptedSearch(sampler=sampler), space_of(), [illegal, foreign, default, default]
+    )
+    assert searcher.ask() == default
+    assert default not in drained(searcher)
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_the_seed_decides_what_is_proposed(sampler):
+    one, same, other = (
+        frozen(drained(make_searcher(ScriptedSearch(sampler=sampler, seed=seed), space_of(), []), limit=40))
+        for seed in (1, 1, 2)
+    )
+    assert one == same != other
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_what_an_earlier_run_measured_is_not_proposed(sampler):
+    searcher = make_searcher(ScriptedSearch(sampler=sampler), space_of(), [])
+    earlier = list(legal_knobs())[::2]
+    for knobs in earlier:
+        searcher.tell(knobs, smooth_time_us(knobs))
+    assert searcher.remaining == 106
+    proposed = drained(searcher)
+    assert len(proposed) == 106 and not set(frozen(proposed)) & set(frozen(earlier))
+
+
+def test_an_illegal_draw_is_counted_under_each_rule_and_replaced_by_its_nearest_neighbour():
+    searcher = make_searcher(ScriptedSearch(sampler="tpe"), space_of(), [])
+    # 192 x 4 = 768 is over 640; 192 -> 128 (512) is one knob and one step away, as is 4 -> 3 (576): no other is.
+    draw = {"tile_m": 192, "tile_n": 64, "stages": 4, "order": "rows", "persistent": True}
+    searcher.reject(draw, ["smem", "b"])
+    assert searcher.draws_rejected == {"smem": 1, "b": 1}
+    assert searcher.ask() in (draw | {"tile_m": 128}, draw | {"stages": 3})
+
+
+def test_illegal_draws_of_tpe_cost_no_candidate():
+    proposed = drained(searcher := make_searcher(ScriptedSearch(sampler="tpe"), space_of(), []), limit=150)
+    assert sum(searcher.draws_rejected.values()) > 10
+    assert len(proposed) == 150 and all(smem_rule(knobs) is None for knobs in proposed)
+
+
+def sum_rule(knobs):
+    return "sum" if sum(knobs.values()) > 15 else None
+
+
+def bowl_us(knobs):
+    """Least at (4, 1, 3, 2, 5), which just keeps the rule: 10 us."""
+    return 10 + sum(abs(value - best) for value, best in zip(knobs.values(), (4, 1, 3, 2, 5)))
+
+
+def test_tpe_beats_random_at_equal_budget():
+    knobs = dict.fromkeys(("a", "b", "c", "d", "e"), (0, 1, 2, 3, 4, 5))
+
+    def best_after_80(sampler, seed):
+        searcher = make_searcher(ScriptedSearch(sampler=sampler, seed=seed), space_of(knobs, sum_rule), [])
+        return min(bowl_us(k) for k in drained(searcher, time_us=bowl_us, rule=sum_rule, limit=80))
+
+    tpe, uniform = ([best_after_80(sampler, seed) for seed in range(6)] for sampler in ("tpe", "random"))
+    # Above the floor of 10 us, TPE must leave less than half of what random search leaves.
+    assert statistics.mean(tpe) - 10 < 0.5 * (statistics.mean(uniform) - 10)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nearest_prefers_fewer_knobs_then_shorter_steps(seed):
+    legal = {(10, 1), (40, 1), (20, 2)}
+    space = ScriptedSpace(
+        {"x": (10, 20, 30, 40), "y": (1, 2)}, lambda knobs: None if tuple(knobs.values()) in legal else "no"
+    )
+    rows, rng = LegalRows(space), np.random.default_rng(seed)
+    found = []
+    for _ in legal:
+        row = rows.nearest((2, 0), rng)  # of x=30, y=1
+        found.append(rows.knobs(row)["x"])
+        rows.spend(row)
+    # x=40 is one step away and x=10 two; (20, 2) is one step in x but differs in two knobs.
+    assert found == [40, 10, 20]
+    assert rows.nearest((2, 0), rng) is None and rows.remaining == 0
+
+
+def test_rows_are_found_where_the_keys_of_the_space_overflow_64_bits():
+    names = [f"k{index}" for index in range(24)]
+    codes = np.random.default_rng(0).integers(0, 8, size=(500, 24), dtype=np.uint8)
+
+    legal = SimpleNamespace(codes=codes, size=500)
+    knobs = {name: tuple(range(8)) for name in names}  # 8**24 = 2**72 points
+    rows = LegalRows(SimpleNamespace(knobs=knobs, legal=lambda: legal))
+    assert [rows.find(tuple(row)) for row in codes.tolist()] == list(range(500))
+    assert rows.find((7,) * 24) is None
+
+
+def test_true_is_not_mistaken_for_one():
+    space = ScriptedSpace({"count": (1, 2), "flag": (False, True)}, lambda knobs: None)
+    rows = LegalRows(space)
+    assert rows.encode({"count": 1, "flag": True}) == (0, 1)
+    assert rows.encode({"count": 3, "flag": True}) is None
+    assert rows.encode({"count": 1}) is None
+
+
+def test_an_unknown_sampler_is_named():
+    with pytest.raises(ValueError, match="sampler='grid': allowed are auto, tpe, random, exhaustive"):
+        make_searcher(ScriptedSearch(sampler="grid"), space_of(), [])
+
+
+def test_a_check_that_refuses_everything_ends_the_search():
+    searcher = make_searcher(ScriptedSearch(sampler="tpe"), space_of(), [])
+    asked = 0
+    while (knobs := searcher.ask()) is not None:
+        searcher.reject(knobs, ["main"])
+        asked += 1
+    assert asked == searcher.draws_rejected["main"] == ScriptedTarget().space(None, None, {}).legal().size
