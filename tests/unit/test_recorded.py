@@ -115,7 +115,9 @@ def test_a_bad_file_is_one_clear_line(tmp_path, edit, message):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"not gzip", gzip.compress(b"{"), gzip.compress(b"{}\n" * 99)[:-12]]
+    "content",
+    [b"", b"not gzip", gzip.compress(b"{"), gzip.compress(b"{}\n" * 99)[:-12]],
+    ids=["empty", "no gzip", "no JSON", "cut off"],  # gzip writes the time of day: no ids for two processes
 )
 def test_a_file_that_is_no_recording_says_so(tmp_path, content):
     path = tmp_path / "space.json.gz"
