@@ -132,10 +132,10 @@ def _add_best(verbs: Any) -> None:
 
 
 def _add_check(verbs: Any) -> None:
-    from autotune.lint import command
+    from autotune import checkverb
 
-    text = "say whether the Pallas Mosaic GPU kernels of a function are legal, without lowering them"
-    command.add_arguments(_add_verb(verbs, "check", command.run, text))
+    text = "say whether kernels, or the configurations of a config, are legal, without lowering them"
+    checkverb.add_arguments(_add_verb(verbs, "check", checkverb.run, text))
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -118,7 +118,8 @@ class Screening:
             rejections = self._target.check(self._problem, config, self._device)
             if not rejections:
                 return knobs, config
-            self._searcher.reject(knobs, [rejection.rule for rejection in rejections])
+            mended = self._target.mended_knobs(knobs)
+            self._searcher.reject(knobs, [rejection.rule for rejection in rejections], mended)
         return None
 
     def _record(self, outcomes: Any) -> None:

@@ -25,7 +25,10 @@ _FORM = "expected FILE.py:FUNC, for instance my_kernel.py:run"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the file form to `parser`."""
     parser.add_argument(
-        "subject", metavar="FILE.py:FUNC", help="a function that calls Pallas Mosaic GPU kernels"
+        "subject",
+        nargs="?",
+        metavar="FILE.py:FUNC",
+        help="a function that calls Pallas Mosaic GPU kernels",
     )
     parser.add_argument(
         "--arg",
@@ -63,7 +66,9 @@ def _checked(path: Path, name: str, types: Sequence[ArgumentType]) -> Report:
     return replace(check(function, *arguments), subject=name)
 
 
-def _split(subject: str) -> tuple[Path, str]:
+def _split(subject: str | None) -> tuple[Path, str]:
+    if subject is None:
+        raise InputError(f"nothing to check; {_FORM}")
     file, separator, name = subject.rpartition(":")
     if not separator or not file or not name.isidentifier():
         raise InputError(f"{subject}: {_FORM}")

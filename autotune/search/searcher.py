@@ -43,10 +43,17 @@ class Searcher(abc.ABC):
             return None
         return self._propose()
 
-    def reject(self, knobs: Mapping[str, Any], rules: Iterable[str]) -> None:
-        """Takes back knobs that the check refused, with the ids of the rules they break."""
+    def reject(
+        self, knobs: Mapping[str, Any], rules: Iterable[str], mended: Mapping[str, Any] | None = None
+    ) -> None:
+        """Takes back knobs that the check refused, with the ids of the rules they break.
+
+        Args:
+            mended: The knobs with what the target can repair repaired, legal or not; what replaces the draw is
+                sought near them.
+        """
         self.draws_rejected.update(set(rules))
-        self._refused(dict(knobs))
+        self._refused(dict(knobs), dict(mended or knobs))
 
     def tell(self, knobs: Mapping[str, Any], value_us: float | None) -> None:
         """Takes the time of `knobs` in microseconds; None where they failed."""
@@ -67,7 +74,7 @@ class Searcher(abc.ABC):
         """Returns knobs that were not proposed before; at least one legal row is unspent."""
 
     @abc.abstractmethod
-    def _refused(self, knobs: Knobs) -> None:
+    def _refused(self, knobs: Knobs, mended: Knobs) -> None:
         """Hears of a refused draw."""
 
     @abc.abstractmethod

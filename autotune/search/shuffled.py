@@ -27,7 +27,7 @@ class ShuffledSearcher(Searcher):
         self._rows.spend(row)
         return self._rows.knobs(row)
 
-    def _refused(self, knobs: Knobs) -> None:
+    def _refused(self, knobs: Knobs, mended: Knobs) -> None:
         """The walk has moved on already."""
 
     def _learn(self, knobs: Knobs, value_us: float | None) -> None:

@@ -90,22 +90,24 @@ class TpeSearcher(Searcher):
         }
         self._running: dict[_Codes, int] = {}
         self._refused_rules: dict[_Codes, tuple[str, ...]] = {}
+        self._mended: dict[_Codes, _Codes] = {}
         self._replace: _Codes | None = None
         self._completed = 0
         self._created = 0  # trials in the study; Optuna numbers them in the order of creation
 
-    def reject(self, knobs: Mapping[str, Any], rules: Any) -> None:
+    def reject(self, knobs: Mapping[str, Any], rules: Any, mended: Mapping[str, Any] | None = None) -> None:
         rules = tuple(rules)
         codes = self._rows.encode(knobs)
         if codes is not None:
             self._refused_rules[codes] = rules
-        super().reject(knobs, rules)
+        super().reject(knobs, rules, mended)
 
-    def _refused(self, knobs: Knobs) -> None:
+    def _refused(self, knobs: Knobs, mended: Knobs) -> None:
         codes = self._rows.encode(knobs)
         if codes is not None:
             self._forget(codes)
-            self._replace = codes
+            # A repair may lead out of a narrowed space.
+            self._mended[codes] = self._replace = self._rows.encode(mended) or codes
 
     def _propose(self) -> Knobs:
         if self._replace is not None:
@@ -130,7 +132,7 @@ class TpeSearcher(Searcher):
         if row is None and codes not in self._refused_rules:
             return self._rows.decode(codes)  # the driver finds the rules it breaks and gives it back
         self.draws_rejected.update(set(self._refused_rules.get(codes, ())))
-        return self._nearest(codes)
+        return self._nearest(self._mended.get(codes, codes))
 
     def _nearest(self, codes: _Codes) -> Knobs:
         row = self._rows.nearest(codes, self._rng)

@@ -22,7 +22,7 @@ def _tiled(dtype: Any, swizzle_bytes: int) -> tuple[Any, ...]:
     return (plgpu.TilingTransform((8, columns)), plgpu.SwizzleTransform(swizzle_bytes))
 
 
-def _buffer_types(geometry: Geometry) -> dict[str, Any]:
+def buffer_types(geometry: Geometry) -> dict[str, Any]:
     """Returns what each buffer of a plan allocates."""
     problem, config = geometry.problem, geometry.config
     operand = _tiled(problem.lhs_dtype, geometry.swizzle_bytes)
@@ -59,7 +59,7 @@ def _arrival_of_compute(geometry: Geometry, *, num_barriers: int) -> Any:
 
 
 def scope_types(geometry: Geometry, scope: Scope) -> dict[str, Any]:
-    types = _buffer_types(geometry)
+    types = buffer_types(geometry)
     held = {buffer: types[buffer] for buffer in scope.holds}
     if scope.shared:
         held["shared"] = plgpu.RefUnion(held.pop("ring"), held.pop("epilogue"))

@@ -46,6 +46,17 @@ def _partitions(parts: Any, outer: Any, inner: Any) -> Any:
     return (outer % parts == 0) | ((rest * outer == parts) & fits_inside)
 
 
+def _multicast_message(f: Facts) -> str:
+    columns = f.swizzle_columns
+    shape, parts = [f.c.tile_m // 8, f.c.tile_k // columns, 8, columns], f.c.cluster_n
+    if _partitions(parts, *shape[:2]):
+        shape, parts = [f.c.tile_k // 8, f.c.tile_n // columns, 8, columns], f.c.cluster_m
+    return (
+        f"None of the leading dimensions in the transformed slice shape {shape} is divisible by the collective size"
+        f" {parts}"
+    )
+
+
 def _is_unsupported(p: Problem) -> bool:
     return not (
         p.lhs_dtype == p.rhs_dtype
@@ -79,15 +90,6 @@ _TRACE_RULES: tuple[Rule, ...] = (
         "this kernel does not compute this problem",
     ),
     rule(
-        "threads",
-        "trace",
-        "ValueError",
-        lambda f: f.c.compute_wgs > 15,
-        lambda f: f.c.compute_wgs + 1,
-        16,
-        "Requested too many CUDA threads per block. Each Mosaic thread corresponds to 128 CUDA threads.",
-    ),
-    rule(
         "swizzle",
         "trace",
         "ValueError",
@@ -104,6 +106,15 @@ _TRACE_RULES: tuple[Rule, ...] = (
         lambda f: f.c.epi_n,
         "rows of epi_n that are a multiple of 32 bytes",
         _swizzle_message(lambda f: f.out_swizzle),
+    ),
+    rule(
+        "threads",
+        "trace",
+        "ValueError",
+        lambda f: f.c.compute_wgs > 15,
+        lambda f: f.c.compute_wgs + 1,
+        16,
+        "Requested too many CUDA threads per block. Each Mosaic thread corresponds to 128 CUDA threads.",
     ),
     rule(
         "tiling",
@@ -242,7 +253,7 @@ _LOWER_RULES = (
         ),
         lambda f: (f.c.cluster_m, f.c.cluster_n),
         "a cluster that divides the blocks of 8 rows of the tile it shares",
-        "None of the leading dimensions in the transformed slice shape is divisible by the collective size",
+        _multicast_message,
     ),
     rule(
         "wgmma_n",

@@ -15,7 +15,7 @@ import jax
 from jax import lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from hopper_matmul.allocation import WG_AXIS, enter, named_refs, scope_types, scopes_at
+from hopper_matmul.allocation import WG_AXIS, buffer_types, enter, named_refs, scope_types, scopes_at
 from hopper_matmul.config import Config
 from hopper_matmul.geometry import Geometry
 from hopper_matmul.hardware import Device
@@ -36,6 +36,7 @@ def build(
         interpret: Passed to `plgpu.kernel`; `plgpu.InterpretGPUParams` checks numbers and races on a CPU.
     """
     geometry = Geometry(problem=problem, config=config, device=device)
+    buffer_types(geometry)  # what no buffer can be fails here, whichever scope it lies in
     has_cluster = geometry.cluster_size > 1
     scratch = [scope for scope in config.scopes.scopes if scope.place == "scratch"]
     kernel = plgpu.kernel(

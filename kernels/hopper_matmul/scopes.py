@@ -100,14 +100,12 @@ class ScopePlan:
     @cached_property
     def fault(self) -> PlanFault:
         """What the compiler says of the plan first: it lowers the loading role before the compute role."""
-        seen_while_loading = tuple(
-            scope for scope in self.scopes if scope.place in ("scratch", "kernel", "tile")
-        )
-        loading = _first_fault(seen_while_loading)
-        acc_is_touched = self.scope_of("accumulator").place == "kernel"
-        if loading in ("main", "b") or (loading == "discharge" and acc_is_touched):
-            return loading
-        return _first_fault(self.scopes)
+        while_loading = tuple(scope for scope in self.scopes if scope.place in ("scratch", "kernel", "tile"))
+        loading = _first_fault(while_loading, self.scopes)
+        # In the tile loop the loading role does not touch the accumulator, and nothing is discharged.
+        if loading == "discharge" and self.scope_of("accumulator").place == "tile":
+            loading = "none"
+        return loading if loading != "none" else _first_fault(self.scopes, self.scopes)
 
     @cached_property
     def is_divergent(self) -> bool:
@@ -125,14 +123,17 @@ class ScopePlan:
         return self.scope_of("accumulator").place != "compute_tile"
 
 
-def _first_fault(scopes: tuple[Scope, ...]) -> PlanFault:
-    for depth, scope in enumerate(scopes):
+def _first_fault(seen: tuple[Scope, ...], plan: tuple[Scope, ...]) -> PlanFault:
+    """Returns the first fault among the scopes that one role sees, in nesting order."""
+    for depth, scope in enumerate(seen):
         holds_acc = "accumulator" in scope.holds
         if holds_acc and scope.collective:
             return "main"
         if not scope.collective and set(scope.holds) - {"accumulator"}:
             return "b"
-        if holds_acc and any(inner.collective and not inner.follows for inner in scopes[depth + 1 :]):
+        # Around both roles, an accumulator's scope is discharged with everything inside of it before any of it.
+        inner = plan[plan.index(scope) + 1 :] if scope.place == "kernel" else seen[depth + 1 :]
+        if holds_acc and any(one.collective and not one.follows for one in inner):
             return "discharge"
     return "none"
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hopper_matmul import hardware, legality
 from hopper_matmul.config import KNOB_NAMES, Config
+from hopper_matmul.facts import Facts
 from hopper_matmul.hardware import Device
 from hopper_matmul.heuristic import heuristic_configs
 from hopper_matmul.problem import Problem
+from hopper_matmul.repair import repaired
 
 if TYPE_CHECKING:
     from hopper_matmul.space import Space
@@ -47,6 +50,21 @@ class HopperMatmul:
     def check(self, problem: Problem, config: Config, device: Device) -> tuple[legality.Rejection, ...]:
         """See `legality.check`."""
         return legality.check(problem, config, device)
+
+    def mended_knobs(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the knobs with an illegal allocation plan replaced by its nearest legal one, see `repair`."""
+        plan = repaired(Config.from_knobs(knobs).scopes)
+        return {**knobs, "scopes": plan.name}
+
+    def smem_bytes(self, problem: Problem, config: Config, device: Device) -> int:
+        """Returns the shared memory of one CTA in bytes, equal to what lowering counts."""
+        return Facts(problem, config, device).smem_bytes
+
+    def random_variant(self, rng: random.Random) -> tuple[Problem, Config]:
+        """See `random_variants.random_variant`."""
+        from hopper_matmul.random_variants import random_variant
+
+        return random_variant(rng)
 
     def default_configs(self, problem: Problem, device: Device) -> list[dict[str, Any]]:
         """Returns the knobs of the untuned choices, the likeliest first; each is legal for the problem."""

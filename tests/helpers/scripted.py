@@ -142,6 +142,9 @@ class ScriptedTarget:
     def config_from_knobs(self, knobs: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
         return tuple(knobs.items())
 
+    def mended_knobs(self, knobs: Any) -> dict[str, Any]:
+        return dict(knobs)
+
     def check(self, problem: Any, config: Any, device: Any) -> tuple[ScriptedRejection, ...]:
         self.checked += 1
         broken = self.rule(dict(config))

@@ -1,11 +1,11 @@
 """The early check against the real lowering, on random configurations, most of them illegal."""
 
 import dataclasses
-import random
 
 import jax
 import pytest
 
+from autotune.lint.config_audit import audit_configs, render
 from hopper_matmul.config import Config
 from hopper_matmul.facts import Facts
 from hopper_matmul.hardware import KNOWN
@@ -14,45 +14,10 @@ from hopper_matmul.legality import RULES, check
 from hopper_matmul.problem import Problem
 from hopper_matmul.reference import operand_types
 from hopper_matmul.scopes import PLANS, Scope, ScopePlan
-from tests.helpers.random_plans import random_plan
+from hopper_matmul.target import TARGET, HopperMatmul
 from tests.helpers.real_lowering import lower_for_real
 
 DEVICE = KNOWN["nvidia_h200"]
-# Values around every limit, legal and illegal; each draw changes about a quarter of the knobs.
-VALUES = {
-    "tile_m": [4, 32, 64, 96, 128, 192, 256, 384, 4096],
-    "tile_n": [8, 16, 32, 64, 80, 96, 128, 160, 192, 224, 256, 320, 512],
-    "tile_k": [8, 16, 32, 64, 96, 128, 256],
-    "stages": [1, 2, 3, 4, 5, 6, 8, 33],
-    "compute_wgs": [1, 2, 3, 4, 5, 7, 8, 11, 16],
-    "wg_split": ["m", "n"],
-    "cluster_m": [1, 1, 1, 2, 3, 4],
-    "cluster_n": [1, 1, 1, 2, 4, 8],
-    "grid_minor": ["m", "n"],
-    "raster_width": [1, 3, 4, 8],
-    "persistent": [True, False],
-    "epi_m": [8, 12, 32, 64, 128, 192],
-    "epi_n": [4, 8, 16, 32, 48, 64, 96, 128, 256],
-    "delay_release": [0, 1, 2],
-    "memory_registers": [8, 24, 40, 64, 100, 200],
-    "scopes": list(PLANS.values()),
-}
-
-
-def random_case(rng: random.Random) -> tuple[Problem, Config]:
-    knobs = {name: rng.choice(values) for name, values in VALUES.items() if rng.random() < 0.22}
-    if rng.random() < 0.5:
-        knobs["scopes"] = random_plan(rng)
-    dtype = rng.choice(["bfloat16", "float16"])
-    problem = Problem(
-        m=rng.choice([1024, 4096, 3000]),
-        n=rng.choice([4096, 1536, 5120]),
-        k=rng.choice([4096, 64, 1000]) if rng.random() < 0.2 else 4096,
-        lhs_dtype=dtype,
-        rhs_dtype=dtype,
-        out_dtype=rng.choice([dtype, "float32"]),
-    )
-    return problem, dataclasses.replace(Config(), **knobs)
 
 
 def disagreement(problem: Problem, config: Config) -> str | None:
@@ -68,22 +33,37 @@ def disagreement(problem: Problem, config: Config) -> str | None:
     return None
 
 
-def sweep(seed: int, count: int) -> list[str]:
-    rng = random.Random(seed)
-    found = (disagreement(*random_case(rng)) for _ in range(count))
-    return [text for text in found if text]
-
-
 @pytest.mark.parametrize("seed", [1, 2, 3, 4])
 def test_check_agrees_with_lowering_on_random_configurations(seed):
-    assert sweep(seed, 90) == []
+    audit = audit_configs(TARGET, DEVICE, 90, seed)
+    assert audit.agrees, render(audit)
+    assert audit.legal > 0
+    assert len(audit.refused) > 5
+    assert audit.forgotten
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", range(100, 110))
 def test_check_agrees_with_lowering_on_three_thousand_configurations(seed):
-    assert sweep(seed, 300) == []
+    audit = audit_configs(TARGET, DEVICE, 300, seed)
+    assert audit.agrees, render(audit)
+
+
+class ForgetfulTarget(HopperMatmul):
+    """A target whose check has lost one rule."""
+
+    def __init__(self, lost):
+        self.lost = lost
+
+    def check(self, problem, config, device):
+        return [one for one in super().check(problem, config, device) if one.rule != self.lost]
+
+
+def test_audit_finds_a_rule_that_is_missing():
+    audit = audit_configs(ForgetfulTarget("smem"), DEVICE, 60, 1)
+    assert audit.false_accepts + audit.wrong_exceptions + audit.wrong_messages > 0
+    assert not audit.agrees
 
 
 # One configuration for each rule, broken alone or first, so that no rule is there for nothing.

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
+from hopper_matmul.random_variants import random_plan
 from hopper_matmul.repair import repaired
 from hopper_matmul.scopes import LEGAL_PLANS, PLANS
-from tests.helpers.random_plans import random_plan
 
 
 @pytest.mark.parametrize(

@@ -178,3 +178,18 @@ def test_a_check_that_refuses_everything_ends_the_search():
         searcher.reject(knobs, ["main"])
         asked += 1
     assert asked == searcher.draws_rejected["main"] == ScriptedTarget().space(None, None, {}).legal().size
+
+
+def test_a_mended_draw_is_replaced_by_its_mend():
+    searcher = make_searcher(ScriptedSearch(sampler="tpe"), space_of(), [])
+    draw = {"tile_m": 192, "tile_n": 64, "stages": 4, "order": "rows", "persistent": True}
+    mended = draw | {"stages": 2}  # legal, and farther away than the nearest neighbours are
+    searcher.reject(draw, ["smem"], mended)
+    assert searcher.ask() == mended
+
+
+def test_a_mend_that_leaves_the_space_is_not_followed():
+    searcher = make_searcher(ScriptedSearch(sampler="tpe"), space_of(), [])
+    draw = {"tile_m": 192, "tile_n": 64, "stages": 4, "order": "rows", "persistent": True}
+    searcher.reject(draw, ["smem"], draw | {"stages": 99})
+    assert searcher.ask() in (draw | {"tile_m": 128}, draw | {"stages": 3})

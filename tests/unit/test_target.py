@@ -72,3 +72,9 @@ def test_checking_needs_neither_jax_nor_numpy():
         check=True,
         env={"PYTHONPATH": str(Path(__file__).parents[2] / "kernels")},
     )
+
+
+def test_an_illegal_plan_is_mended_and_the_rest_of_the_knobs_kept():
+    knobs = TARGET.default_configs(problem(4096, 4096, 4096), DEVICE)[0]
+    assert TARGET.mended_knobs(knobs | {"scopes": "acc_in_scratch"}) == knobs | {"scopes": "scratch"}
+    assert TARGET.mended_knobs(knobs) == knobs
