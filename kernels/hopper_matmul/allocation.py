@@ -37,8 +37,8 @@ def buffer_types(geometry: Geometry) -> dict[str, Any]:
         "accumulator": plgpu.ACC((geometry.wg_m, geometry.wg_n), ACC_DTYPE),
         "barriers": barriers,
         "ring": (
-            plgpu.SMEM((config.stages, config.tile_m, config.tile_k), problem.lhs_dtype, transforms=operand),
-            plgpu.SMEM((config.stages, config.tile_k, config.tile_n), problem.rhs_dtype, transforms=operand),
+            plgpu.SMEM((config.stages, *geometry.lhs_tile), problem.lhs_dtype, transforms=operand),
+            plgpu.SMEM((config.stages, *geometry.rhs_tile), problem.rhs_dtype, transforms=operand),
         ),
         "epilogue": plgpu.SMEM(
             (config.compute_wgs, geometry.epilogue_slots, config.epi_m, config.epi_n),

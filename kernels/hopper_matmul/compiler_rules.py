@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from hopper_matmul.facts import Facts
-from hopper_matmul.problem import Problem
+from hopper_matmul.jax_versions import is_tma_tiling_before_strides, strides_subject
+from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
 from hopper_matmul.rules import Rule, rule
 
 MAX_BARRIERS_A_GROUP = 32  # their phases are bits of one 32-bit register
@@ -46,11 +47,45 @@ def _partitions(parts: Any, outer: Any, inner: Any) -> Any:
     return (outer % parts == 0) | ((rest * outer == parts) & fits_inside)
 
 
+def _odd_rows(f: Facts) -> Any:
+    """Returns what is left over where a warpgroup's slice of an operand's rows is no multiple of 8."""
+    lhs_rows, rhs_rows = f.wg_m * (f.p.layout[0] == "n"), f.wg_n * (f.p.layout[1] == "t")
+    return lhs_rows % 8 + rhs_rows % 8
+
+
+def _stored(f: Facts, name: str) -> tuple[tuple[int, int], Any, int]:
+    """Returns how a matrix lies in memory: its shape, the columns of its tile's swizzle, bytes of an element."""
+    size, out_size = ITEMSIZE_BYTES[f.p.lhs_dtype], ITEMSIZE_BYTES[f.p.out_dtype]
+    return {
+        "out": ((f.p.m, f.p.n), f.out_swizzle_columns, out_size),
+        "lhs": (f.lhs_shape, f.swizzle_columns, size),
+        "rhs": (f.rhs_shape, f.swizzle_columns, size),
+    }[name]
+
+
+def _tma_refuses(f: Facts, name: str) -> Any:
+    (rows, columns), swizzle_columns, size = _stored(f, name)
+    refuses = (_clips(rows, 8) == 0) | (_clips(columns, swizzle_columns) == 0) | (columns * size % 16 != 0)
+    return refuses & (f.pieces > 0) if name == "out" else refuses
+
+
+def _tma_message(f: Facts) -> str:
+    """Returns what the first copy in the program's order is refused with: the store, then the loads."""
+    name = next(name for name in ("out", "lhs", "rhs") if _tma_refuses(f, name))
+    (rows, columns), swizzle_columns, size = _stored(f, name)
+    clip = "When no rounding mode is specified, dimension {} must have size smaller or a multiple of its tiling {}"
+    strides = f"{strides_subject()} all GMEM strides except the last one to be a multiple of 16 bytes"
+    found = [strides] if columns * size % 16 else []
+    tiling = [] if _clips(columns, swizzle_columns) else [clip.format(1, swizzle_columns)]
+    tiling += [] if _clips(rows, 8) else [clip.format(0, 8)]
+    return (tiling + found if is_tma_tiling_before_strides() else found + tiling)[0]
+
+
 def _multicast_message(f: Facts) -> str:
     columns = f.swizzle_columns
-    shape, parts = [f.c.tile_m // 8, f.c.tile_k // columns, 8, columns], f.c.cluster_n
+    shape, parts = [f.lhs_tile[0] // 8, f.lhs_tile[1] // columns, 8, columns], f.c.cluster_n
     if _partitions(parts, *shape[:2]):
-        shape, parts = [f.c.tile_k // 8, f.c.tile_n // columns, 8, columns], f.c.cluster_m
+        shape, parts = [f.rhs_tile[0] // 8, f.rhs_tile[1] // columns, 8, columns], f.c.cluster_m
     return (
         f"None of the leading dimensions in the transformed slice shape {shape} is divisible by the collective size"
         f" {parts}"
@@ -62,7 +97,7 @@ def _is_unsupported(p: Problem) -> bool:
         p.lhs_dtype == p.rhs_dtype
         and p.lhs_dtype in ("bfloat16", "float16")
         and p.out_dtype in ("bfloat16", "float16", "float32")
-        and (p.layout, p.accumulation, p.scales, p.epilogue) == ("nn", "float32", "none", "none")
+        and (p.accumulation, p.scales, p.epilogue) == ("float32", "none", "none")
         and p.batch == p.groups == 1
     )
 
@@ -86,7 +121,7 @@ _TRACE_RULES: tuple[Rule, ...] = (
         "ValueError",
         lambda f: _is_unsupported(f.p),
         lambda f: f.p.describe(),
-        "bfloat16 or float16 operands, layout nn, float32 accumulation, no scales, epilogue, batch or groups",
+        "bfloat16 or float16 operands, float32 accumulation, no scales, epilogue, batch or groups",
         "this kernel does not compute this problem",
     ),
     rule(
@@ -94,8 +129,8 @@ _TRACE_RULES: tuple[Rule, ...] = (
         "trace",
         "ValueError",
         lambda f: f.swizzle < 32,
-        lambda f: (f.c.tile_k, f.wg_n),
-        "rows of tile_k and of a warpgroup's tile_n that are multiples of 32 bytes",
+        lambda f: (f.lhs_columns, f.rhs_columns),
+        "rows of the operands' tiles, as a warpgroup reads them, that are multiples of 32 bytes",
         _swizzle_message(lambda f: f.swizzle),
     ),
     rule(
@@ -121,13 +156,14 @@ _TRACE_RULES: tuple[Rule, ...] = (
         "trace",
         "AssertionError",
         lambda f: (
-            (f.c.tile_m % 8 != 0)
-            | (f.c.tile_k % 8 != 0)
-            | (f.c.tile_n % f.swizzle_columns != 0)
+            (f.lhs_tile[0] % 8 != 0)
+            | (f.lhs_tile[1] % f.swizzle_columns != 0)
+            | (f.rhs_tile[0] % 8 != 0)
+            | (f.rhs_tile[1] % f.swizzle_columns != 0)
             | (f.c.epi_m % 8 != 0)
         ),
-        lambda f: (f.c.tile_m, f.c.tile_n, f.c.tile_k, f.c.epi_m),
-        "tile_m, tile_k and epi_m multiples of 8, tile_n one of the swizzle's columns",
+        lambda f: (*f.lhs_tile, *f.rhs_tile, f.c.epi_m),
+        lambda f: f"rows and epi_m multiples of 8, columns of {f.swizzle_columns}, the swizzle's",
         "the tile is not a whole number of (8 rows, swizzle) blocks",
     ),
     rule(
@@ -174,10 +210,13 @@ _LOWER_RULES = (
         "wgmma_slice",
         "lower",
         "ValueError",
-        lambda f: f.wg_m % 8 != 0,
-        lambda f: f.wg_m,
-        "a multiple of 8",
-        lambda f: f"Expected slice start and slice size ({f.wg_m}) to be divisible by the tile size (8)",
+        lambda f: _odd_rows(f) != 0,
+        lambda f: (f.wg_m, f.wg_n),
+        "a warpgroup's rows of the lhs, and of a transposed rhs, multiples of 8",
+        lambda f: (
+            f"Expected slice start and slice size ({f.wg_m if f.wg_m % 8 else f.wg_n}) to be divisible by the"
+            " tile size (8)"
+        ),
     ),
     rule(
         "wgmma_m",
@@ -210,50 +249,13 @@ _LOWER_RULES = (
         _NO_LAYOUT,
     ),
     rule(
-        "tma_rows",
+        "wgmma_k",
         "lower",
         "ValueError",
-        lambda f: (_clips(f.p.m, 8) == 0) | (_clips(f.p.k, 8) == 0),
-        lambda f: (f.p.m, f.p.k),
-        "m and k below 8 or multiples of it",
-        "When no rounding mode is specified, dimension 0 must have size smaller or a multiple of its tiling 8",
-    ),
-    rule(
-        "tma_columns",
-        "lower",
-        "ValueError",
-        lambda f: (
-            (_clips(f.p.k, f.swizzle_columns) == 0)
-            | (_clips(f.p.n, f.swizzle_columns) == 0)
-            | ((_clips(f.p.n, f.out_swizzle_columns) == 0) & (f.pieces > 0))
-        ),
-        lambda f: (f.p.k, f.p.n),
-        lambda f: f"k and n below or multiples of {f.swizzle_columns}, n also of {f.out_swizzle_columns}",
-        lambda f: (
-            "When no rounding mode is specified, dimension 1 must have size smaller or a multiple of its tiling "
-            f"{f.swizzle_columns}"
-        ),
-    ),
-    rule(
-        "tma_box",
-        "lower",
-        "ValueError",
-        lambda f: (f.c.tile_m > 2048) | (f.c.tile_k > 2048),
-        lambda f: (f.c.tile_m, f.c.tile_k),
-        2048,
-        "Async copies only support copying <=256 elements along each dimension",
-    ),
-    rule(
-        "multicast",
-        "lower",
-        "ValueError",
-        lambda f: (
-            (_partitions(f.c.cluster_n, f.c.tile_m // 8, f.c.tile_k // f.swizzle_columns) == 0)
-            | (_partitions(f.c.cluster_m, f.c.tile_k // 8, f.c.tile_n // f.swizzle_columns) == 0)
-        ),
-        lambda f: (f.c.cluster_m, f.c.cluster_n),
-        "a cluster that divides the blocks of 8 rows of the tile it shares",
-        _multicast_message,
+        lambda f: f.c.tile_k % f.swizzle_columns != 0,
+        lambda f: f.c.tile_k,
+        lambda f: f"a multiple of {f.swizzle_columns}, the swizzle's columns",
+        lambda f: f"K must be a multiple of {f.swizzle_columns}, got: {f.c.tile_k}",
     ),
     rule(
         "wgmma_n",
@@ -263,6 +265,36 @@ _LOWER_RULES = (
         lambda f: f.wg_n,
         "at most 256",
         lambda f: f"N must be a multiple of 8 and <= 256, got: {f.wg_n}",
+    ),
+    rule(
+        "tma",
+        "lower",
+        "ValueError",
+        lambda f: _tma_refuses(f, "out") | _tma_refuses(f, "lhs") | _tma_refuses(f, "rhs"),
+        lambda f: tuple(_stored(f, name)[0] for name in ("out", "lhs", "rhs")),
+        "rows below 8 or a multiple of it, columns below or a multiple of the swizzle's, and a multiple of 16 bytes",
+        _tma_message,
+    ),
+    rule(
+        "tma_box",
+        "lower",
+        "ValueError",
+        lambda f: (f.lhs_tile[0] > 2048) | (f.rhs_tile[0] > 2048),
+        lambda f: (f.lhs_tile[0], f.rhs_tile[0]),
+        2048,
+        "Async copies only support copying <=256 elements along each dimension",
+    ),
+    rule(
+        "multicast",
+        "lower",
+        "ValueError",
+        lambda f: (
+            (_partitions(f.c.cluster_n, f.lhs_tile[0] // 8, f.lhs_tile[1] // f.swizzle_columns) == 0)
+            | (_partitions(f.c.cluster_m, f.rhs_tile[0] // 8, f.rhs_tile[1] // f.swizzle_columns) == 0)
+        ),
+        lambda f: (f.c.cluster_m, f.c.cluster_n),
+        "a cluster that divides the blocks of 8 rows of the tile it shares",
+        _multicast_message,
     ),
 )
 COMPILER_RULES = _TRACE_RULES + _LOWER_RULES

@@ -27,10 +27,16 @@ class Facts:
         "d",
         "entry_registers",
         "epilogue_bytes",
+        "lhs_columns",
+        "lhs_shape",
+        "lhs_tile",
         "out_swizzle",
         "out_swizzle_columns",
         "p",
         "pieces",
+        "rhs_columns",
+        "rhs_shape",
+        "rhs_tile",
         "ring_bytes",
         "smem_bytes",
         "swizzle",
@@ -48,8 +54,14 @@ class Facts:
         self.wg_m = tile_m // ((wgs - 1) * splits_m + 1)
         self.wg_n = tile_n // ((wgs - 1) * (1 - splits_m) + 1)
         self.cluster_size = config.cluster_m * config.cluster_n
-        swizzle_k, swizzle_n = swizzle_of(tile_k * size), swizzle_of(self.wg_n * size)
-        self.swizzle = lesser(swizzle_k, swizzle_n)
+        lhs_is_upright, rhs_is_upright = problem.layout[0] == "n", problem.layout[1] == "n"
+        self.lhs_tile = (tile_m, tile_k) if lhs_is_upright else (tile_k, tile_m)
+        self.rhs_tile = (tile_k, tile_n) if rhs_is_upright else (tile_n, tile_k)
+        self.lhs_columns = tile_k if lhs_is_upright else self.wg_m
+        self.rhs_columns = self.wg_n if rhs_is_upright else tile_k
+        self.lhs_shape = (problem.m, problem.k) if lhs_is_upright else (problem.k, problem.m)
+        self.rhs_shape = (problem.k, problem.n) if rhs_is_upright else (problem.n, problem.k)
+        self.swizzle = lesser(swizzle_of(self.lhs_columns * size), swizzle_of(self.rhs_columns * size))
         self.swizzle_columns = self.swizzle // size
         self.out_swizzle = swizzle_of(config.epi_n * out_size)
         self.out_swizzle_columns = self.out_swizzle // out_size

@@ -32,7 +32,8 @@ def registers_for_compute(memory_registers, compute_wgs):
 class Geometry:
     """All derived sizes of one variant, in elements unless the name ends in a unit.
 
-    Divisions round down: an illegal configuration has a geometry too, so that it can be lowered and seen to fail.
+    Tiles and steps are rounded up: TMA fills what a load reads past an edge with zeros, and drops what a store
+    writes there. An illegal configuration has a geometry too, so that it can be lowered and seen to fail.
     """
 
     problem: Problem
@@ -64,10 +65,26 @@ class Geometry:
         )
 
     @property
+    def lhs_tile(self) -> tuple[int, int]:
+        """Rows and columns of the lhs that a CTA loads at a step, as they lie in memory."""
+        config = self.config
+        tile = (config.tile_m, config.tile_k)
+        return tile if self.problem.layout[0] == "n" else tile[::-1]
+
+    @property
+    def rhs_tile(self) -> tuple[int, int]:
+        """Rows and columns of the rhs that a CTA loads at a step, as they lie in memory."""
+        config = self.config
+        tile = (config.tile_k, config.tile_n)
+        return tile if self.problem.layout[1] == "n" else tile[::-1]
+
+    @property
     def swizzle_bytes(self) -> int:
         """WGMMA wants one swizzle for both operands: the widest that both rows divide into."""
         size = ITEMSIZE_BYTES[self.problem.lhs_dtype]
-        return min(swizzle_of(self.config.tile_k * size), swizzle_of(self.wg_n * size))
+        lhs_columns = self.config.tile_k if self.problem.layout[0] == "n" else self.wg_m
+        rhs_columns = self.wg_n if self.problem.layout[1] == "n" else self.config.tile_k
+        return min(swizzle_of(lhs_columns * size), swizzle_of(rhs_columns * size))
 
     @property
     def epilogue_swizzle_bytes(self) -> int:
@@ -75,15 +92,15 @@ class Geometry:
 
     @property
     def k_steps(self) -> int:
-        return self.problem.k // self.config.tile_k
+        return -(-self.problem.k // self.config.tile_k)
 
     @property
     def cluster_tiles_m(self) -> int:
-        return self.problem.m // (self.config.tile_m * self.config.cluster_m)
+        return -(-self.problem.m // (self.config.tile_m * self.config.cluster_m))
 
     @property
     def cluster_tiles_n(self) -> int:
-        return self.problem.n // (self.config.tile_n * self.config.cluster_n)
+        return -(-self.problem.n // (self.config.tile_n * self.config.cluster_n))
 
     @property
     def cluster_tiles(self) -> int:

@@ -28,7 +28,10 @@ def _configs(problem: Problem) -> Iterator[Config]:
                     compute_wgs=compute_wgs,
                     wg_split=wg_split,
                     epi_m=64,
-                    epi_n=min(64, tile_n // (compute_wgs if wg_split == "n" else 1)),
+                    # 32 where a swizzle of 64 columns does not clip the output's edge
+                    epi_n=min(
+                        64 if problem.n % 64 == 0 else 32, tile_n // (compute_wgs if wg_split == "n" else 1)
+                    ),
                     scopes=PLANS["joint"],
                 )
 
@@ -47,9 +50,11 @@ def heuristic_configs(problem: Problem, device: Device) -> list[Config]:
             first_by_tile[tile] = config
 
     def idle_share(config: Config) -> float:
-        tiles = (problem.m // config.tile_m) * (problem.n // config.tile_n)
+        """The share of the device's time that padded tiles and a last, partly filled wave waste."""
+        tiles = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
         waves = -(-tiles // device.sm_count)
-        return 1.0 - tiles / (waves * device.sm_count)
+        useful = (problem.m * problem.n) / (config.tile_m * config.tile_n)
+        return 1.0 - useful / (waves * device.sm_count)
 
     # A large tile may waste a quarter of the SMs' time before a smaller one, which reads more, is worth it.
     return sorted(first_by_tile.values(), key=lambda config: round(idle_share(config) * 4))

@@ -62,9 +62,10 @@ def random_variant(rng: random.Random) -> tuple[Problem, Config]:
         knobs["scopes"] = random_plan(rng)
     dtype = rng.choice(["bfloat16", "float16"])
     problem = Problem(
-        m=rng.choice([1024, 4096, 3000]),
-        n=rng.choice([4096, 1536, 5120]),
-        k=rng.choice([4096, 64, 1000]) if rng.random() < 0.2 else 4096,
+        m=rng.choice([1024, 4096, 3000, 1, 16, 100]),
+        n=rng.choice([4096, 1536, 5120, 1000, 96, 8]),
+        k=rng.choice([4096, 64, 1000, 8, 7]) if rng.random() < 0.3 else 4096,
+        layout=rng.choice(["nn", "nn", "nt", "tn", "tt"]),
         lhs_dtype=dtype,
         rhs_dtype=dtype,
         out_dtype=rng.choice([dtype, "float32"]),

@@ -20,11 +20,21 @@ from hopper_matmul.walk import for_each_tile, tile_count
 
 @dataclass(frozen=True, kw_only=True)
 class Operands:
-    """The kernel's refs in device memory, lhs (m, k), rhs (k, n), out (m, n)."""
+    """The kernel's refs in device memory: lhs and rhs as the problem's layout stores them, out (m, n)."""
 
     lhs: Any
     rhs: Any
     out: Any
+
+
+def _as_stored(letter: str, rows: Any, columns: Any) -> tuple[Any, Any]:
+    """Returns an index of (rows, columns) as the operand is stored: "t" is transposed."""
+    return (rows, columns) if letter == "n" else (columns, rows)
+
+
+def _upright(letter: str, tile: Any) -> Any:
+    """Returns a tile as WGMMA reads it; it transposes 16-bit operands on the way, at no cost."""
+    return tile if letter == "n" else tile.transpose((1, 0))
 
 
 def _next_slot(slot: jax.Array, stages: int) -> jax.Array:
@@ -64,6 +74,7 @@ def _load_steps(
     config = geometry.config
     lhs_ring, rhs_ring = refs["ring"]
     full, consumed = refs["barriers"]["full"], refs["barriers"]["consumed"]
+    layout = geometry.problem.layout
     rows = pl.ds(m_index * config.tile_m, config.tile_m)
     columns = pl.ds(n_index * config.tile_n, config.tile_n)
 
@@ -72,13 +83,13 @@ def _load_steps(
         pl.when(is_reused)(lambda: plgpu.barrier_wait(consumed.at[slot]))
         depth = pl.ds(step * config.tile_k, config.tile_k)
         plgpu.copy_gmem_to_smem(
-            operands.lhs.at[rows, depth],
+            operands.lhs.at[_as_stored(layout[0], rows, depth)],
             lhs_ring.at[slot],
             full.at[slot],
             collective_axes="cluster_n" if config.cluster_n > 1 else None,
         )
         plgpu.copy_gmem_to_smem(
-            operands.rhs.at[depth, columns],
+            operands.rhs.at[_as_stored(layout[1], depth, columns)],
             rhs_ring.at[slot],
             full.at[slot],
             collective_axes="cluster_m" if config.cluster_m > 1 else None,
@@ -143,6 +154,7 @@ def _multiply_steps(geometry: Geometry, refs: dict[str, Any], slot: jax.Array) -
     accumulator = refs["accumulator"]
     lhs_ring, rhs_ring = refs["ring"]
     full, consumed = refs["barriers"]["full"], refs["barriers"]["consumed"]
+    layout = geometry.problem.layout
     wg = lax.axis_index(WG_AXIS)
     if config.scopes.acc_outside_loop and geometry.tiles_per_cta > 1:
         zeros = jnp.zeros((geometry.wg_m, geometry.wg_n), ACC_DTYPE)
@@ -153,10 +165,12 @@ def _multiply_steps(geometry: Geometry, refs: dict[str, Any], slot: jax.Array) -
         plgpu.barrier_wait(full.at[slot])
         lhs, rhs = lhs_ring.at[slot], rhs_ring.at[slot]
         if geometry.splits("m"):
-            lhs = lhs.at[pl.ds(wg * geometry.wg_m, geometry.wg_m), :]
+            own_rows = pl.ds(wg * geometry.wg_m, geometry.wg_m)
+            lhs = lhs.at[_as_stored(layout[0], own_rows, slice(None))]
         if geometry.splits("n"):
-            rhs = rhs.at[:, pl.ds(wg * geometry.wg_n, geometry.wg_n)]
-        plgpu.wgmma(accumulator, lhs, rhs)
+            own_columns = pl.ds(wg * geometry.wg_n, geometry.wg_n)
+            rhs = rhs.at[_as_stored(layout[1], slice(None), own_columns)]
+        plgpu.wgmma(accumulator, _upright(layout[0], lhs), _upright(layout[1], rhs))
         plgpu.wgmma_wait(config.delay_release)
         if config.delay_release:
             pl.when(step > 0)(lambda: plgpu.barrier_arrive(consumed.at[previous]))

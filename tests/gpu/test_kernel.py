@@ -14,6 +14,7 @@ from hopper_matmul.legality import check
 from hopper_matmul.problem import Problem
 from hopper_matmul.reference import tolerance
 from hopper_matmul.scopes import LEGAL_PLANS
+from hopper_matmul.target import TARGET
 
 pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).parents[2]
@@ -31,6 +32,18 @@ SCHEDULES = [
     {"tile_n": 96, "epi_n": 32, "tile_k": 32, "stages": 8, "memory_registers": 24},
 ]
 DTYPES = [("float16", "float16"), ("bfloat16", "float32"), ("float16", "bfloat16")]
+
+
+LAYOUTS = [{"layout": layout} for layout in ("nt", "tn", "tt")]
+# Sizes that no tile divides: TMA fills what a load reads past an edge with zeros and drops what a store writes there.
+EDGES = [
+    {"m": 1, "n": 4096, "k": 4096},
+    {"m": 16, "n": 320, "k": 576},
+    {"m": 1000, "n": 1088, "k": 1152},
+    {"m": 72, "n": 4160, "k": 8256, "layout": "nt"},
+    {"m": 192, "n": 320, "k": 64, "layout": "tn", "out_dtype": "float32"},
+    {"m": 7, "n": 128, "k": 128},
+]
 
 
 def start(cases: list[dict]) -> subprocess.Popen:
@@ -86,6 +99,17 @@ def test_each_dtype_gives_the_right_bits_twenty_times():
             for lhs, out in DTYPES
         ]
     )
+
+
+def test_each_layout_gives_the_right_bits_twenty_times():
+    assert_exact([{"problem": SIZES | layout, "knobs": KNOBS} for layout in LAYOUTS])
+
+
+def test_edges_are_clipped_and_give_the_right_bits_twenty_times():
+    legal = [
+        (sizes, TARGET.default_configs(Problem.from_fields(sizes), KNOWN["nvidia_h200"])) for sizes in EDGES
+    ]
+    assert_exact([{"problem": sizes, "knobs": knobs} for sizes, choices in legal for knobs in choices])
 
 
 def test_a_collective_scope_in_the_compute_role_hangs_as_the_check_says():

@@ -40,7 +40,10 @@ def main(case: dict) -> dict:
         if "RACE DETECTED" not in str(error):
             raise
         return {"error": None, "races": True, "rejected": []}
-    reference = np.asarray(lhs, np.float64) @ np.asarray(rhs, np.float64)
+    left, right = np.asarray(lhs, np.float64), np.asarray(rhs, np.float64)
+    reference = (left if problem.layout[0] == "n" else left.T) @ (
+        right if problem.layout[1] == "n" else right.T
+    )
     return {
         "error": float(np.linalg.norm(out - reference) / np.linalg.norm(reference)),
         "races": bool(gpu_callbacks.get_races().races_found),

@@ -68,7 +68,7 @@ def test_audit_finds_a_rule_that_is_missing():
 
 # One configuration for each rule, broken alone or first, so that no rule is there for nothing.
 BREAKERS = {
-    "problem": {"problem": {"layout": "nt"}},
+    "problem": {"problem": {"scales": "per_tensor"}},
     "threads": {"compute_wgs": 16, "tile_m": 1024},
     "swizzle": {"tile_k": 8},
     "epilogue_swizzle": {"epi_n": 8},
@@ -83,8 +83,8 @@ BREAKERS = {
     "wgmma_m": {"tile_m": 96},
     "epilogue_rows": {"epi_m": 32},
     "epilogue_columns": {"tile_n": 96, "epi_n": 64},
-    "tma_rows": {"problem": {"m": 4100}},
-    "tma_columns": {"problem": {"k": 1000}},
+    "tma": {"problem": {"m": 4100}},
+    "wgmma_k": {"problem": {"layout": "tn"}, "tile_k": 32},
     "tma_box": {"tile_m": 4096, "tile_k": 16, "stages": 1, "tile_n": 64, "epi_m": 64},
     "multicast": {"cluster_n": 3},
     "wgmma_n": {"tile_n": 320, "tile_k": 32, "stages": 2},
@@ -107,9 +107,6 @@ BREAKERS = {
     "pipeline": {"stages": 1, "delay_release": 1},
     "split": {"tile_m": 200, "compute_wgs": 3},
     "epilogue_tile": {"epi_m": 128},
-    "divides_m": {"problem": {"m": 4160}},
-    "divides_n": {"problem": {"n": 4160}},
-    "divides_k": {"problem": {"k": 4128}, "tile_k": 64, "tile_n": 32, "epi_n": 32},
 }
 
 

@@ -67,19 +67,19 @@ def test_a_neighbour_that_xla_won_answers_xla(best):
 
 
 def test_a_neighbour_that_is_illegal_for_the_asked_shape_is_passed_over(best):
-    # 4160 = 65 * 64 is no multiple of 128, the tile of the nearer entry.
-    tall = {"tile_m": 64, "tile_n": 128, "tile_k": 64, "stages": 4, "compute_wgs": 1}
-    best_file(best, entry(problem(m=4096)), entry(problem(m=3200), knobs=tall))
-    answer = autotune.best_config(4160, 4096, 4096, device="NVIDIA H200")
-    assert (answer.match, answer.problem.m, knobs(answer)["tile_m"]) == ("nearest", 3200, 64)
-    assert TARGET.check(problem(m=4160), answer.config, H200) == ()
+    # TMA clips 4128 = 129 * 32 columns with a swizzle of 32 of them, not with the 64 of the nearer entry.
+    narrow = {"tile_m": 128, "tile_n": 128, "tile_k": 32, "stages": 4, "compute_wgs": 2, "epi_n": 32}
+    best_file(best, entry(problem(n=4096)), entry(problem(n=3200), knobs=narrow))
+    answer = autotune.best_config(4096, 4128, 4096, device="NVIDIA H200")
+    assert (answer.match, answer.problem.n, knobs(answer)["tile_k"]) == ("nearest", 3200, 32)
+    assert TARGET.check(problem(n=4128), answer.config, H200) == ()
 
 
 def test_an_exact_entry_that_has_become_illegal_is_not_used(best):
-    best_file(best, entry(problem(m=4160)))
-    answer = autotune.best_config(4160, 4096, 4096, device="NVIDIA H200")
+    best_file(best, entry(problem(n=4128)))
+    answer = autotune.best_config(4096, 4128, 4096, device="NVIDIA H200")
     assert answer.match == "heuristic"
-    assert TARGET.check(problem(m=4160), answer.config, H200) == ()
+    assert TARGET.check(problem(n=4128), answer.config, H200) == ()
 
 
 @pytest.mark.parametrize(

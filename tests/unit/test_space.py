@@ -60,7 +60,7 @@ def test_arrays_and_numbers_give_the_same_verdict():
         ("barriers", {"stages"}),
         ("main", {"scopes"}),
         ("problem", set()),
-        ("divides_m", {"tile_m", "cluster_m"}),
+        ("wgmma_k", {"tile_k", "tile_n", "compute_wgs", "wg_split"}),
         ("wgmma_m", {"tile_m", "compute_wgs", "wg_split"}),
         (
             "smem",

@@ -37,7 +37,15 @@ def test_unknown_target_names_the_nearest():
 
 
 @pytest.mark.parametrize(
-    "sizes", [(4096, 4096, 4096), (64, 4096, 14336), (1024, 1024, 1024), (64, 32, 16), (8192, 1280, 8192)]
+    "sizes",
+    [
+        (4096, 4096, 4096),
+        (64, 4096, 14336),
+        (1024, 1024, 1024),
+        (64, 32, 16),
+        (8192, 1280, 8192),
+        (1, 8192, 8192),
+    ],
 )
 def test_untuned_choices_are_legal(sizes):
     choices = TARGET.default_configs(problem(*sizes), DEVICE)
@@ -46,7 +54,7 @@ def test_untuned_choices_are_legal(sizes):
         assert not TARGET.check(problem(*sizes), TARGET.config_from_knobs(knobs), DEVICE)
 
 
-def test_a_problem_that_no_tile_divides_has_no_untuned_choice():
+def test_a_problem_that_tma_cannot_read_has_no_untuned_choice():
     assert TARGET.heuristic_config(problem(4097, 4096, 4096), DEVICE) is None
 
 
