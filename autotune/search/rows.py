@@ -38,7 +38,9 @@ class LegalRows:
         self._ordered = tuple(_is_ordered(values) for values in self.choices)
         self._free = tuple(j for j, values in enumerate(self.choices) if len(values) > 1)
         self._radix = _radix([len(values) for values in self.choices])
-        keys = (codes.astype(np.uint64) * self._radix).sum(axis=1, dtype=np.uint64)
+        keys = np.zeros(self.size, dtype=np.uint64)
+        for column, weight in zip(self._columns, self._radix):  # all at once would take 16 times the memory
+            keys += column.astype(np.uint64) * weight
         self._order = np.argsort(keys, kind="stable")
         self._keys = keys[self._order]
 

@@ -45,21 +45,15 @@ DEFAULT_KNOBS: dict[str, tuple[Any, ...]] = {
 assert set(DEFAULT_KNOBS) == set(KNOB_NAMES)
 
 
+_PLAN_FACTS = ("fault", "is_union", "shares_bytes", "follows_ring", "is_divergent", "acc_in_memory_role")
+
+
 class PlanColumn:
     """A column of allocation plans, with the facts of `ScopePlan` that rules read as arrays."""
 
-    def __init__(self, names: np.ndarray):
-        self.name = names
-        plans, index = np.unique(names, return_inverse=True)
-        for fact in (
-            "fault",
-            "is_union",
-            "shares_bytes",
-            "follows_ring",
-            "is_divergent",
-            "acc_in_memory_role",
-        ):
-            setattr(self, fact, np.array([getattr(PLANS[str(name)], fact) for name in plans])[index])
+    def __init__(self, names: Sequence[str], codes: np.ndarray):
+        for fact in _PLAN_FACTS:
+            setattr(self, fact, np.array([getattr(PLANS[name], fact) for name in names])[codes])
 
 
 class Columns:
@@ -69,8 +63,9 @@ class Columns:
         for name in KNOB_NAMES:
             value = arrays.get(name)
             setattr(self, name, getattr(Config(), name) if value is None else value)
-        if "scopes" in arrays:
-            self.scopes = PlanColumn(arrays["scopes"])
+        if "scopes" in arrays and not isinstance(arrays["scopes"], PlanColumn):
+            names, codes = np.unique(arrays["scopes"], return_inverse=True)
+            self.scopes = PlanColumn([str(name) for name in names], codes)
 
 
 def legal_mask(problem: Problem, arrays: Mapping[str, np.ndarray], device: Device) -> np.ndarray:
@@ -170,8 +165,7 @@ class Space:
         """Returns the rows that no rule drops; each row stands for `weight` raw configurations."""
         if not rules or not len(codes):
             return codes
-        arrays = {name: np.array(self.knobs[name])[codes[:, j]] for j, name in enumerate(names)}
-        facts = Facts(self.problem, Columns(arrays), self.device)
+        facts = Facts(self.problem, Columns(self._arrays(names, codes, rules)), self.device)
         kept = np.ones(len(codes), dtype=bool)
         for rule in rules:
             broken = kept & np.asarray(rule.breaks(facts), dtype=bool)
@@ -184,6 +178,17 @@ class Space:
                 }
                 kept &= ~broken
         return codes[kept]
+
+    def _arrays(self, names: Sequence[str], codes: np.ndarray, rules: list[Rule]) -> dict[str, Any]:
+        """Returns a column for each knob that the rules read; what they do not read may be anything."""
+        read = frozenset().union(*(knobs_read(rule, self.problem, self.device) for rule in rules))
+        return {
+            name: PlanColumn(self.knobs[name], codes[:, j])
+            if name == "scopes"
+            else np.array(self.knobs[name])[codes[:, j]]
+            for j, name in enumerate(names)
+            if name in read
+        }
 
 
 def space_of(problem: Problem, device: Device, narrowing: Mapping[str, Sequence[Any]]) -> Space:
