@@ -19,10 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from autotune.bestmigration import migrated
 from autotune.errors import InputError
 from autotune.target import load_target
 
-SCHEMA = 1
+SCHEMA = 2
+OPTIONAL = ("formulation", "plain_us", "joules", "xla_joules", "rerun_chance")  # written where known
 Backend = Literal["kernel", "xla"]
 
 
@@ -52,7 +54,12 @@ class BestEntry:
         digest: Of the lowered module of `config`; a change of it makes the entry stale.
         protocol: How the times were taken: timer, l2, rounds, warmup.
         numerics: Accumulation class, such as "float32".
+        formulation: Of XLA's product, such as "plain" or "padded"; `xla_us` is its time. None in older entries.
+        plain_us: Of the plain formulation.
+        joules, xla_joules: Energy of one call at settled clocks; None where it was not measured.
+        rerun_chance: Estimated chance that a second race would crown another.
         date: Day of the race, ISO 8601.
+        card, power_limit_w: UUID of the card it was last verified on, and its limit; None where not recorded.
     """
 
     target: str
@@ -69,6 +76,13 @@ class BestEntry:
     protocol: Mapping[str, Any]
     numerics: str
     date: str
+    formulation: str | None = None
+    plain_us: float | None = None
+    joules: float | None = None
+    xla_joules: float | None = None
+    rerun_chance: float | None = None
+    card: str | None = None
+    power_limit_w: float | None = None
 
     @property
     def gain(self) -> float:
@@ -122,11 +136,22 @@ def read_best(path: Path, load: Callable[[str], Any] = load_target) -> BestFile 
         InputError: The file is not a best file, is torn, or has a schema newer than this version knows.
     """
     try:
-        content = json.loads(path.read_bytes(), parse_constant=lambda name: None)  # NaN: that entry is broken
+        content = path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    return parse_best(path, content, load)
+
+
+def parse_best(path: Path, text: bytes, load: Callable[[str], Any] = load_target) -> BestFile:
+    """Returns the best file that `text` is; `path` names it in messages.
+
+    Raises:
+        InputError: As `read_best`.
+    """
+    try:
+        content = json.loads(text, parse_constant=lambda name: None)  # NaN: that entry is broken
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: is not JSON ({error}); restore it, or move it away") from None
     schema = content.get("schema") if isinstance(content, dict) else None
@@ -139,7 +164,7 @@ def read_best(path: Path, load: Callable[[str], Any] = load_target) -> BestFile 
     device, raw = content.get("device"), content.get("entries")
     if not isinstance(device, dict) or not isinstance(device.get("kind"), str) or not isinstance(raw, dict):
         raise InputError(f"{path}: is not a best file: `device` or `entries` is missing")
-    return BestFile(path, device, raw, load)
+    return BestFile(path, device, migrated(raw, schema), load)
 
 
 def write_best(path: Path, device: Mapping[str, Any], raw: Mapping[str, Any]) -> None:
@@ -155,8 +180,9 @@ def write_best(path: Path, device: Mapping[str, Any], raw: Mapping[str, Any]) ->
         torn.unlink(missing_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as stream:
-            stream.write(_format(device, raw))
+        # "x" refuses what stands there, so that a link is never written through.
+        with temporary.open("x", encoding="utf-8") as stream:
+            stream.write(best_text(device, raw))
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, path)
@@ -193,6 +219,11 @@ def entry_to_json(entry: BestEntry) -> dict[str, Any]:
         "kernel_us": _rounded(entry.kernel_us, 3),
         "xla_us": _rounded(entry.xla_us, 3),
         "ratio": [_rounded(value, 4) for value in (ratio.low, ratio.median, ratio.high)] if ratio else None,
+        **{
+            name: _rounded(value, 4) if isinstance(value, float) else value
+            for name in OPTIONAL
+            if (value := getattr(entry, name)) is not None
+        },
         "numerics": entry.numerics,
         "protocol": dict(entry.protocol),
         "digest": entry.digest,
@@ -200,6 +231,8 @@ def entry_to_json(entry: BestEntry) -> dict[str, Any]:
         "jax": entry.jax,
         "jaxlib": entry.jaxlib,
         "date": entry.date,
+        "card": entry.card,
+        "power_limit_w": entry.power_limit_w,
     }
 
 
@@ -230,6 +263,11 @@ def _entry_from_json(key: str, raw: Any, load: Callable[[str], Any]) -> BestEntr
         protocol=raw["protocol"],
         numerics=_text("numerics", raw["numerics"]),
         date=_text("date", raw["date"]),
+        **{name: raw.get(name) for name in OPTIONAL},
+        card=_text("card", raw["card"]) if raw["card"] is not None else None,
+        power_limit_w=_number("power_limit_w", raw["power_limit_w"])
+        if raw["power_limit_w"] is not None
+        else None,
     )
 
 
@@ -268,7 +306,8 @@ def _natural(key: str) -> list[tuple[int, int | str]]:
     return [(0, int(part)) if part.isdecimal() else (1, part) for part in re.split(r"(\d+)", key) if part]
 
 
-def _format(device: Mapping[str, Any], raw: Mapping[str, Any]) -> str:
+def best_text(device: Mapping[str, Any], raw: Mapping[str, Any]) -> str:
+    """Returns a best file's text."""
     lines = ["{", f' "schema": {SCHEMA},', f' "device": {_line(device)},', ' "entries": {']
     lines.append(",\n".join(_block(key, raw[key]) for key in sorted(raw, key=_natural)))
     return "\n".join([*lines, " }", "}", ""])

@@ -78,3 +78,13 @@ def screened_counts(
         duplicates=sum(times - 1 for times in digests.values()),
         failed=dict(Counter(result.reason for result in results if isinstance(result, Failed))),
     )
+
+
+def first_reason(target: Any, problem: Any, space: Any, device: Any) -> str:
+    """Returns in words what the rule that rejects the most of `space` says, for a line that ends there."""
+    legal = space.legal()
+    if not legal.rejected:
+        return ""
+    rule = max(legal.rejected, key=legal.rejected.get)
+    rejections = target.check(problem, target.config_from_knobs(legal.examples[rule]), device)
+    return next((f"; most of all {one.line()}" for one in rejections if one.rule == rule), "")

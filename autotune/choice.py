@@ -13,7 +13,9 @@ from autotune.errors import InputError
 from autotune.evaluate import RecordedSpace, find_recorded
 from autotune.machine import GpuInfo
 from autotune.runconfig import RunConfig
+from autotune.seam import MeasureProtocol
 
+_PROTOCOL_FIELDS = tuple(field.name for field in dataclasses.fields(MeasureProtocol))
 Kind = Literal["gpu", "replay", "lower"]
 
 
@@ -63,21 +65,33 @@ def choose(config: RunConfig, target: Any) -> Choice:
 
 
 def narrowed(config: RunConfig, recorded: RecordedSpace) -> RunConfig:
-    """Returns the config with its space narrowed to what was recorded.
+    """Returns the config with its space narrowed to what was recorded, and the protocol of the recording.
 
     Raises:
         InputError: A knob of `space` asks only for values that were not recorded.
     """
     space = {}
     for knob, values in recorded.knobs.items():
-        kept = tuple(value for value in config.space.get(knob, values) if value in values)
+        asked = config.space.get(knob, values)
+        kept = tuple(value for value in asked if value in values)
         if not kept:
             raise InputError(
-                f"{config.path}: space.{knob}: the recorded space has none of these values; "
-                f"allowed: {', '.join(map(str, values))}"
+                f"{config.path}: space.{knob}={', '.join(map(str, asked))}: the recorded space has none of these; "
+                f"allowed: {', '.join(map(str, values))}, or evaluator lower or gpu"
             )
         space[knob] = kept
-    return replace(config, space={**config.space, **space})
+    known = {name: recorded.protocol[name] for name in _PROTOCOL_FIELDS if name in recorded.protocol}
+    protocol = MeasureProtocol(**{**known, "rounds": config.protocol.rounds})
+    return replace(config, space={**config.space, **space}, protocol=protocol)
+
+
+def unrecorded(config: RunConfig, recorded: RecordedSpace) -> dict[str, list[Any]]:
+    """Returns the values that `config.space` asks for and the recorded space lacks, by knob."""
+    lacking = {
+        knob: [value for value in asked if value not in recorded.knobs.get(knob, ())]
+        for knob, asked in config.space.items()
+    }
+    return {knob: values for knob, values in lacking.items() if values}
 
 
 def recorded_folders(config: RunConfig) -> list[Path]:

@@ -23,6 +23,9 @@ EXIT_CODES = """exit codes:
   2    bad input; nothing was written
   3    no configuration is legal
   4    configurations existed, none survived
+  10   nightly: something improved
+  20   nightly: a regression
+  30   nightly: the machine is not fit to be measured on
   130  interrupted; what was measured is recorded"""
 
 
@@ -35,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    _open_closed_streams()
     try:
         arguments = _parser().parse_args(argv)
         with warnings.catch_warnings():
@@ -48,12 +52,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader went away, as `| head` does. Python would complain again while it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
-    except (AutotuneError, OSError) as error:
-        if environment.is_verbose():
+    except (AutotuneError, OSError, ModuleNotFoundError) as error:
+        if environment.is_verbose() or _is_own_module(error):
             raise
+        if isinstance(error, ModuleNotFoundError):
+            error = f"{error.name} is not installed; install hopper-autotune with what it needs, as the README says"
         print(f"autotune: error: {' '.join(str(error).split())}", file=sys.stderr)
         return error.exit_code if isinstance(error, AutotuneError) else 1
     return code
+
+
+def _open_closed_streams() -> None:
+    """Gives a process that was started with closed streams streams that go nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - it stays open to the end of the process
+
+
+def _is_own_module(error: BaseException) -> bool:
+    is_missing = isinstance(error, ModuleNotFoundError)
+    return is_missing and (error.name or "").partition(".")[0] in ("autotune", "hopper_matmul")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -68,6 +86,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_run(verbs)
     _add_record(verbs)
     _add_best(verbs)
+    _add_nightly(verbs)
+    _add_bench(verbs)
     _add_check(verbs)
     _add_verb(verbs, "doctor", _doctor, "say what this machine offers: versions, GPUs, evaluator, best files")
     return parser
@@ -106,6 +126,11 @@ def _add_study_options(parser: argparse.ArgumentParser) -> None:
         "--fresh", action="store_true", help="start over instead of going on with what is recorded"
     )
     parser.add_argument("--workers", type=int, metavar="N", help="worker processes")
+    parser.add_argument(
+        "--shared-gpu",
+        action="store_true",
+        help="go on although others use the GPU, and mark what is measured in its record",
+    )
     parser.add_argument("--results", metavar="DIR", help="folder of best/, trials/ and recorded/")
 
 
@@ -114,7 +139,7 @@ def _add_best(verbs: Any) -> None:
         verbs, "best", _best, "print the best known configuration of a problem, and how it was found"
     )
     for name in ("m", "n", "k"):
-        parser.add_argument(name, type=int, metavar=name.upper())
+        parser.add_argument(name, type=int, nargs="?", metavar=name.upper())
     for name in ("dtype", "rhs-dtype", "out-dtype", "layout", "accumulation", "scales", "epilogue"):
         parser.add_argument(f"--{name}", metavar="NAME", default=argparse.SUPPRESS)
     for name in ("batch", "groups"):
@@ -129,6 +154,16 @@ def _add_best(verbs: Any) -> None:
         "--policy", metavar="NAME", default=argparse.SUPPRESS, help="nearest (as by default) or exact"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    from autotune import bestverb
+
+    bestverb.add_arguments(parser)
+
+
+def _add_nightly(verbs: Any) -> None:
+    text = "verify the stored winners, tune again only what needs it, and say what changed; made for cron"
+    parser = _add_verb(verbs, "nightly", _nightly, text)
+    parser.add_argument("config", metavar="CONFIG", help="a YAML file, such as configs/nightly/h200.yaml")
+    parser.add_argument("--results", metavar="DIR", help="folder of best/, trials/ and nightly/")
 
 
 def _add_check(verbs: Any) -> None:
@@ -138,11 +173,44 @@ def _add_check(verbs: Any) -> None:
     checkverb.add_arguments(_add_verb(verbs, "check", checkverb.run, text))
 
 
+def _add_bench(verbs: Any) -> None:
+    parser = _add_verb(verbs, "bench", _bench, "race what the lookup answers against XLA on this GPU")
+    parser.add_argument(
+        "sizes", nargs="*", type=int, metavar="M N K", help="sizes of a problem, or of several"
+    )
+    parser.add_argument("--suite", metavar="FILE.csv", help="problems, such as configs/suites/dev.csv")
+    parser.add_argument("--kernel-only", action="store_true", help="always a kernel of ours, never XLA")
+    parser.add_argument("--rivals", action="store_true", help="also time torch.matmul, where it is installed")
+    parser.add_argument("--out", metavar="DIR", help="write bench.csv and bench.md there")
+    parser.add_argument("--shared-gpu", action="store_true", help="go on although others use the GPU")
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from autotune import benchverb, fields, runconfig
+
+    problems = benchverb.asked_problems(arguments.suite, arguments.sizes)
+    out = arguments.out and runconfig.results_folder(arguments.out, fields.Place(path="--out"))
+    benchverb.bench(
+        problems,
+        kernel_only=arguments.kernel_only,
+        out=out,
+        rivals=arguments.rivals,
+        shared_gpu=arguments.shared_gpu,
+    )
+    return 0
+
+
 def _run(arguments: argparse.Namespace) -> int:
     config, workers = _config(arguments)
     from autotune import runs
 
-    runs.run(config, workers=workers, fresh=arguments.fresh, dry_run=arguments.dry_run)
+    runs.run(
+        config,
+        workers=workers,
+        fresh=arguments.fresh,
+        dry_run=arguments.dry_run,
+        shared_gpu=arguments.shared_gpu,
+    )
     return 0
 
 
@@ -150,7 +218,7 @@ def _record(arguments: argparse.Namespace) -> int:
     config, workers = _config(arguments)
     from autotune import runs
 
-    runs.record(config, workers=workers, fresh=arguments.fresh)
+    runs.record(config, workers=workers, fresh=arguments.fresh, shared_gpu=arguments.shared_gpu)
     return 0
 
 
@@ -166,10 +234,18 @@ def _config(arguments: argparse.Namespace) -> tuple[Any, int | None]:
     return runconfig.override(runconfig.load_run_config(arguments.config), **options), workers
 
 
-def _best(arguments: argparse.Namespace) -> int:
-    from autotune import lookup
+def _nightly(arguments: argparse.Namespace) -> int:
+    from autotune.nightly import command
 
-    options = {name: value for name, value in vars(arguments).items() if name not in ("verb", "json")}
+    return command.run(arguments.config, arguments.results)
+
+
+def _best(arguments: argparse.Namespace) -> int:
+    from autotune import bestverb, lookup
+
+    if not bestverb.is_lookup(arguments):
+        return bestverb.run(arguments)
+    options = {name: value for name, value in vars(arguments).items() if name not in bestverb.NOT_FIELDS}
     try:
         best = lookup.best_config(**options)
     except ValueError as error:

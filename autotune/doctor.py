@@ -6,10 +6,12 @@ import dataclasses
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 from autotune import lookup, machine
 from autotune.bestfile import read_best
 from autotune.errors import AutotuneError
+from autotune.target import load_target
 
 
 def report() -> str:
@@ -50,7 +52,7 @@ def _evaluator() -> str:
     )
     spaces = sorted(path.name for folder in _recorded_folders() for path in folder.glob("*.json.gz"))
     if spaces:
-        return f"replay for the {len(spaces)} recorded problems, lower for others: {why}"
+        return f"replay where each problem is one of the {len(spaces)} recorded ones, else lower: {why}"
     return f"lower: {why}, and no recorded space"
 
 
@@ -77,7 +79,19 @@ def _best_summary(path: Path) -> str:
             found = read_best(path)
         except AutotuneError as error:
             return f"broken: {str(error).removeprefix(f'{path}: ')}"
-        count = sum(1 for _ in found.entries()) if found else 0
+        sound = [entry for _, entry in found.entries()] if found else []
+    illegal = sum(_is_illegal(entry, found.device["kind"]) for entry in sound)
+    count = len(sound) - illegal
     broken = f", {len(caught)} broken and left out" if caught else ""
+    broken += f", {illegal} with an illegal configuration and left out" if illegal else ""
     kind = found.device["kind"] if found else "?"
     return f"{kind}, {count} problems{broken}"
+
+
+def _is_illegal(entry: Any, kind: str) -> bool:
+    target = load_target(entry.target)
+    try:
+        device = target.device_named(kind)
+    except ValueError:
+        return True
+    return entry.config is not None and bool(target.check(entry.problem, entry.config, device))

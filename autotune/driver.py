@@ -10,19 +10,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from autotune.census import screened_counts, space_counts
+from autotune.census import first_reason, screened_counts, space_counts
+from autotune.confirmation import confirmed_winner
 from autotune.errors import AutotuneError, NothingLegalError, NothingSurvivedError
 from autotune.interrupt import DeferredInterrupt
 from autotune.ledger.provenance import Provenance
 from autotune.ledger.storage import Ledger, open_ledger
 from autotune.progress import Budget, Progress, top_rules
+from autotune.protocol import resolved
 from autotune.result import Counts, ProblemResult, RunResult, Winner
 from autotune.screening import Screening, ScreenResult
-from autotune.seam import Candidate, Evaluator, Failed, Measured, Race, RaceJob
+from autotune.seam import Candidate, Confirmed, ConfirmJob, Evaluator, Failed, Measured, Race, RaceJob
 from autotune.search import make_searcher
-from autotune.verdict import finalists, judge
-
-FINALISTS = 6
+from autotune.verdict import finalists, first_batch, judge, merged
 
 _POLL_S = 0.25
 
@@ -51,9 +51,7 @@ class Stages:
     job_ids: Iterator[int] = field(default_factory=itertools.count)
 
 
-def run(
-    config: Any, device: Any, stages: Stages, *, fresh: bool = False, racers: int = FINALISTS
-) -> RunResult:
+def run(config: Any, device: Any, stages: Stages, *, fresh: bool = False) -> RunResult:
     """Tunes every problem of `config`.
 
     A problem with nothing legal or no survivor does not stop the others: its result carries the error, and
@@ -63,7 +61,6 @@ def run(
         config: A RunConfig.
         device: The target's device to tune for.
         fresh: Start new studies instead of going on with the recorded ones.
-        racers: Finalists that race at once.
 
     Raises:
         InputError: The storage cannot be opened.
@@ -77,7 +74,7 @@ def run(
         for weighted, space in zip(config.problems, spaces):
             interrupt.raise_if_requested()
             one = ProblemRun(config, device, stages, weighted, space, interrupt)
-            result = one.run(budget, fresh, racers)
+            result = one.run(budget, fresh)
             results.append(result)
             if stages.promote is not None and stages.evaluator.kind == "gpu" and result.winner is not None:
                 stages.promote(result)
@@ -95,7 +92,11 @@ def closing(stages: Stages) -> Iterator[None]:
 
 
 class ProblemRun:
-    """One problem of a run, from its space to its result."""
+    """One problem of a run, from its space to its result.
+
+    Attributes:
+        protocol: How its times are taken, without any "auto".
+    """
 
     def __init__(
         self,
@@ -109,8 +110,12 @@ class ProblemRun:
         self._config, self._device, self._stages = config, device, stages
         self._problem, self._weight, self._space = weighted.problem, weighted.weight, space
         self._interrupt = interrupt
+        # What was recorded was recorded by one protocol; replaying it by another would be a false name.
+        is_replay = stages.evaluator.kind == "replay"
+        given = config.protocol
+        self.protocol = given if is_replay else resolved(given, self._problem, stages.target)
 
-    def run(self, budget: Budget, fresh: bool, racers: int) -> ProblemResult:
+    def run(self, budget: Budget, fresh: bool) -> ProblemResult:
         """Returns the result; NothingLegalError and NothingSurvivedError become its `failure`."""
         counts = space_counts(self._space)
         try:
@@ -123,9 +128,14 @@ class ProblemRun:
         if counts.lowered:
             return self._result(counts, ledger=ledger)
         try:
-            winner = self._race(ledger, screening.results, racers)
+            winner, results = confirmed_winner(
+                screening.results,
+                lambda screened: self._race(ledger, screened),
+                lambda knobs: self.confirm(ledger, knobs),
+            )
         except NothingSurvivedError as failure:
             return self._result(counts, ledger=ledger, failure=failure)
+        counts = screened_counts(counts, results, screening.resumed, screening.draws_rejected)
         return self._result(counts, ledger=ledger, winner=winner)
 
     def open_ledger(self, fresh: bool) -> Ledger:
@@ -135,7 +145,7 @@ class ProblemRun:
             target=stages.target.name,
             problem=self._problem.to_fields(),
             space=self._space.knobs,
-            protocol=self._config.protocol,
+            protocol=self.protocol,
             device=dataclasses.asdict(self._device),
             toolchain=stages.toolchain,
             sources=stages.target.source_digest(),
@@ -164,6 +174,7 @@ class ProblemRun:
             budget=budget,
             progress=stages.progress,
             job_ids=stages.job_ids,
+            protocol=self.protocol,
             interrupted=self._interrupt.requested,
         )
         title = self._problem.describe()
@@ -188,55 +199,109 @@ class ProblemRun:
             self._stages.progress.end()
 
     def race(self, ledger: Ledger, racers: list[Mapping[str, Any]]) -> Race | Failed:
-        """Returns the race of `racers` with the rival: a recorded one, or a new one that is then recorded.
+        """Returns the race of `racers` with the rivals: a recorded one, or a new one that is then recorded.
 
-        With no racers the rival is measured alone.
+        It is run in several processes, each fresh: XLA decides once a process how to multiply, and memory is laid
+        out once. With no racers the rivals are measured alone.
         """
-        rounds = self._config.protocol.rounds
+        settings = self._config.race
         for record in ledger.races():
             if (
                 list(record.finalists) == racers
-                and record.rounds == rounds
+                and record.rounds == settings.rounds
                 and isinstance(record.result, Race)
             ):
                 return record.result
-        job_id = next(self._stages.job_ids)
-        self._stages.evaluator.submit(
-            RaceJob(
-                job_id=job_id,
-                problem=self._problem,
-                target=self._stages.target.name,
-                candidates=tuple(self._candidate(knobs) for knobs in racers),
-                rounds=rounds,
-            )
-        )
-        result = self._await(job_id)
+        result = self._raced(racers, self._formulations(ledger))
         winner = judge(racers, result) if isinstance(result, Race) else None
         index = racers.index(dict(winner.knobs)) if winner else None
-        ledger.record_race(racers, rounds, result, index, winner.time_us if winner else 0.0)
+        ledger.record_race(racers, settings.rounds, result, index, winner.time_us if winner else 0.0)
         return result
 
-    def _race(self, ledger: Ledger, screened: Screened, racers: int) -> Winner:
+    def _raced(self, racers: list[Mapping[str, Any]], formulations: tuple[str, ...] | None) -> Race | Failed:
+        settings, stages = self._config.race, self._stages
+        jobs = [
+            RaceJob(
+                job_id=next(stages.job_ids),
+                problem=self._problem,
+                target=stages.target.name,
+                candidates=tuple(self._candidate(knobs) for knobs in racers),
+                rounds=settings.rounds,
+                protocol=self.protocol,
+                formulations=formulations,
+                seconds=settings.seconds,
+                session=session,
+            )
+            for session in range(settings.processes if stages.evaluator.kind == "gpu" else 1)
+        ]
+        for job in jobs:
+            stages.evaluator.submit(job)
+        results = self._await_all([job.job_id for job in jobs])
+        races = [result for result in results if isinstance(result, Race)]
+        return merged(races) if races else results[0]
+
+    def _formulations(self, ledger: Ledger) -> tuple[str, ...] | None:
+        """Returns which of XLA's formulations to race: once the study knows the best one, it and the plain one."""
+        if self._config.race.rivals == "full":
+            rivals = getattr(self._stages.target, "rivals", None)
+            return tuple(rivals(self._problem)) if rivals else None
+        for record in reversed(ledger.races()):
+            if isinstance(record.result, Race):
+                winner = judge(list(record.finalists), record.result)
+                if winner is not None and winner.formulation:
+                    return tuple(dict.fromkeys(("plain", winner.formulation)))
+        return None
+
+    def _race(self, ledger: Ledger, screened: Screened) -> Winner:
         """Races the best; where none of them survives the race, the next best."""
         survivors = finalists((knobs, result) for knobs, result in screened if isinstance(result, Measured))
+        most = self._config.race.finalists
         lost: list[Failed] = []
-        for start in range(0, len(survivors), racers):
-            batch = [knobs for knobs, _ in survivors[start : start + racers]]
+        start, end = 0, first_batch(survivors, most)
+        while start < len(survivors):
+            batch = [knobs for knobs, _ in survivors[start:end]]
             race = self.race(ledger, batch)
             winner = judge(batch, race) if isinstance(race, Race) else None
             if winner is not None:
                 return winner
             entries = [lane.result for lane in race.entries] if isinstance(race, Race) else [race]
             lost += [result for result in entries if isinstance(result, Failed)]
+            start, end = end, end + most
         failures = [result for _, result in screened if isinstance(result, Failed)]
         raise self.none_survived(failures + lost)
 
-    def _await(self, job_id: int) -> Race | Failed:
-        while True:
+    def confirm(self, ledger: Ledger, knobs: Mapping[str, Any]) -> Confirmed | Failed:
+        """Returns how a configuration did on fresh inputs: as recorded, or now, and then it is recorded.
+
+        Where nothing is measured there is nothing to confirm.
+        """
+        if self._stages.evaluator.kind != "gpu":
+            return Confirmed(runs=0, error=0.0)
+        for known, result in ledger.confirmations():
+            if known == dict(knobs):
+                return result
+        job_id = next(self._stages.job_ids)
+        self._stages.evaluator.submit(ConfirmJob(job_id=job_id, candidate=self._candidate(knobs)))
+        result = self._await(job_id)
+        ledger.record_confirmation(knobs, result)
+        if isinstance(result, Failed):
+            self._stages.progress.say(
+                f"{self._problem.describe()}: the winner is demoted: {result.reason}: {result.detail}"
+            )
+        return result
+
+    def _await(self, job_id: int) -> Race | Confirmed | Failed:
+        return self._await_all([job_id])[0]
+
+    def _await_all(self, job_ids: list[int]) -> list[Any]:
+        """Returns the results of these jobs, the only ones in flight."""
+        found: dict[int, Race | Confirmed | Failed] = {}
+        while len(found) < len(job_ids):
             for outcome in self._stages.evaluator.poll(_POLL_S):
-                assert outcome.job_id == job_id and isinstance(outcome.result, Race | Failed)
-                return outcome.result
+                assert outcome.job_id in job_ids and isinstance(outcome.result, Race | Confirmed | Failed)
+                found[outcome.job_id] = outcome.result
             self._interrupt.raise_if_requested()
+        return [found[job_id] for job_id in job_ids]
 
     def _candidate(self, knobs: Mapping[str, Any]) -> Candidate:
         target = self._stages.target
@@ -250,7 +315,7 @@ class ProblemRun:
         rejected = top_rules(counts.rejected, shown=len(counts.rejected)) or "nothing, the space is empty"
         raise NothingLegalError(
             f"{self._problem.describe()}: none of {counts.raw:,} configurations is legal on {self._device.kind}; "
-            f"rejected: {rejected}. Widen `space`, or change the problem"
+            f"rejected: {rejected}{first_reason(self._stages.target, self._problem, self._space, self._device)}"
         )
 
     def none_survived(self, failures: list[Failed]) -> NothingSurvivedError:
@@ -273,7 +338,7 @@ class ProblemRun:
             problem=self._problem,
             weight=self._weight,
             device=self._device,
-            protocol=self._config.protocol,
+            protocol=self.protocol,
             evaluator=self._stages.evaluator.kind,
             study=ledger.name if ledger else None,
             counts=counts,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -101,7 +100,9 @@ def whole(value: object, place: Place, low: int, high: int) -> int:
 def positive(value: object, place: Place, high: float) -> float:
     """Returns `value` if it is a number above 0 and up to `high`."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or math.isnan(value) or not 0 < value <= high:
+    if (
+        not is_number or not 0 < value <= high
+    ):  # NaN compares false; whole numbers may be too large for a float
         raise place.refuses(value, f"a number above 0, up to {high:g}")
     return float(value)
 

@@ -152,6 +152,8 @@ def best_folders() -> tuple[Path, ...]:
     package = Path(__file__).resolve().parent
     checkout = package.parent
     folders = [override / "best"] if (override := environment.results_folder()) else []
+    if folders and not override.is_dir():
+        _warn(f"AUTOTUNE_RESULTS={override}: is no folder; the shipped results answer")
     # An editable install keeps a stale copy of the wheel's files, so the checkout's own come first.
     folders += [checkout / "results" / "best"] if (checkout / "pyproject.toml").is_file() else []
     return (*folders, package / "_results" / "best")
@@ -202,7 +204,13 @@ class _Search:
         for folder in best_folders():
             path = str(folder / f"{self.device.slug}.json")
             self.watched[path] = _stamp(path)
-            yield from _read(path)
+            for file in _read(path):
+                if file.device["kind"] == self.device.kind:
+                    yield file
+                else:
+                    _warn(
+                        f"{path}: holds results of {file.device['kind']}, not of {self.device.kind}; left out"
+                    )
 
     def _other_files(self) -> Iterator[BestFile]:
         for folder in best_folders():
@@ -215,9 +223,20 @@ class _Search:
     def _exact(self, files: list[BestFile], match: Match) -> Best | None:
         for file in files:
             entry = file.entry(self.key)
-            if entry is not None and (best := self._best(file, entry, match)):
+            if entry is None:
+                continue
+            if best := self._best(file, entry, match):
                 return best
+            self._warn_of_illegal(file, entry)
         return None
+
+    def _warn_of_illegal(self, file: BestFile, entry: BestEntry) -> None:
+        device = self.device or self._device(file.device["kind"], is_named=False)
+        if device is not None and entry.config is not None:
+            for rejection in self.target.check(self.problem, entry.config, device)[:1]:
+                _warn(
+                    f"{file.path}: {self.problem.describe()}: left out, for it is illegal: {rejection.line()}"
+                )
 
     def _nearest(self, files: list[BestFile], match: Match) -> Best | None:
         ranked = []
@@ -270,11 +289,15 @@ def _read(path: str) -> Iterator[BestFile]:
         try:
             _files[path] = (stamp, read_best(Path(path)))
         except InputError as error:
-            warnings.warn(BestFileWarning(str(error)), stacklevel=2)
+            _warn(str(error))
             _files[path] = (stamp, None)
     file = _files[path][1]
     if file is not None:
         yield file
+
+
+def _warn(text: str) -> None:
+    warnings.warn(BestFileWarning(text), stacklevel=2)
 
 
 def _stamp(path: str) -> object:

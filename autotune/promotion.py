@@ -11,6 +11,7 @@ from typing import Any
 from autotune.bestfile import BestEntry, Ratio, entry_key, entry_to_json, locked, read_best, write_best
 from autotune.machine import Toolchain
 from autotune.result import ProblemResult
+from autotune.seam import MeasureProtocol
 from autotune.target import load_target
 
 
@@ -87,6 +88,11 @@ def entry_of(result: ProblemResult, toolchain: Toolchain, target: Any, day: str 
         )
         if interval and winner.ratio
         else None,
+        formulation=winner.formulation,
+        plain_us=winner.plain_time_us,
+        joules=winner.joules,
+        xla_joules=winner.xla_joules,
+        rerun_chance=winner.rerun_chance,
         digest=winner.digest,
         driver=toolchain.driver or "unknown",
         jax=toolchain.jax,
@@ -113,10 +119,15 @@ def decide(entry: BestEntry, incumbent: BestEntry | None, *, incumbent_raced: bo
         return Promotion(written=True, reason="the entry there is stale: its lowered module has changed")
     if incumbent_raced:
         return Promotion(written=True, reason="the entry there was in the race")
-    if any(incumbent.protocol.get(name) != entry.protocol.get(name) for name in ("timer", "l2")):
+    if any(_how(incumbent, name) != _how(entry, name) for name in ("timer", "l2", "inputs", "regime")):
         return Promotion(written=True, reason="the entry there was measured by another protocol")
     compared = f"gain over XLA {entry.gain:.4f}, the entry there {incumbent.gain:.4f}"
     return Promotion(written=entry.gain >= incumbent.gain, reason=compared)
+
+
+def _how(entry: BestEntry, name: str) -> object:
+    """Returns a field of the entry's protocol; where it is older than the field, what it was then."""
+    return entry.protocol.get(name, getattr(MeasureProtocol(), name))
 
 
 def _device_block(device: Any) -> dict[str, Any]:

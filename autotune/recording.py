@@ -49,7 +49,10 @@ def record(
         NothingSurvivedError: Every configuration of a problem failed, or the rival's process died.
         KeyboardInterrupt: After everything that was measured is recorded.
     """
-    exhaustive = dataclasses.replace(config, search=dataclasses.replace(config.search, sampler="exhaustive"))
+    # A replay races what was screened, so both are timed alike here: by CUPTI, in bursts.
+    protocol = dataclasses.replace(config.protocol, timer="cupti", regime="burst")
+    search = dataclasses.replace(config.search, sampler="exhaustive")
+    exhaustive = dataclasses.replace(config, search=search, protocol=protocol)
     written = []
     with closing(stages), DeferredInterrupt() as interrupt:
         spaces = [stages.target.space(w.problem, device, config.space) for w in config.problems]
@@ -79,7 +82,7 @@ def _record_problem(
     return RecordedSpace(
         problem=problem,
         device=device,
-        protocol=config.protocol,
+        protocol=one.protocol,
         space=space.knobs,
         rows=tuple((knobs, result) for knobs, result in rows if isinstance(result, Measured | Failed)),
         rival=race.entries,

@@ -52,11 +52,17 @@ class Winner:
         formulation: Of the fastest rival, such as "plain".
         ratio: Median over rounds of the rival's time over the configuration's; over 1 the kernel is faster.
         ratio_interval: 95% bootstrap interval of `ratio`.
+        plain_time_us: Median of the plain rival's samples, which a user writes without a second thought.
+        plain_ratio, plain_interval: As `ratio` and its interval, to the plain rival.
+        joules: Energy of one call at settled clocks; None where the race was a burst.
+        xla_joules: That of the fastest rival.
         digest: Of the configuration's lowered module.
         error: Of the configuration's result against the reference, relative.
         smem_bytes: Dynamic shared memory of one CTA, where known.
         raced: Distinct finalists that the race measured.
         tied: Finalists that the race could not tell from the best.
+        tie_set: Those finalists' knobs as text in the fixed order, after "xla" where XLA is among them.
+        rerun_chance: Estimated chance that a second race of the same lanes would crown another.
     """
 
     knobs: Mapping[str, Any]
@@ -68,11 +74,18 @@ class Winner:
     formulation: str | None = None
     ratio: float | None = None
     ratio_interval: tuple[float, float] | None = None
+    plain_time_us: float | None = None
+    plain_ratio: float | None = None
+    plain_interval: tuple[float, float] | None = None
+    joules: float | None = None
+    xla_joules: float | None = None
     digest: str
     error: float | None = None
     smem_bytes: int | None = None
     raced: int = 1
     tied: int = 1
+    tie_set: tuple[str, ...] = ()
+    rerun_chance: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

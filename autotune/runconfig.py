@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from autotune import configfile, fields
 from autotune.errors import InputError
 from autotune.fields import Place
-from autotune.seam import MeasureProtocol
+from autotune.protocol import AUTO
+from autotune.seam import Limits, MeasureProtocol
 
 Sampler = Literal["auto", "tpe", "random", "exhaustive"]
 EvaluatorChoice = Literal["auto", "gpu", "replay", "lower"]
@@ -27,6 +28,8 @@ KEYS = (
     "space",
     "search",
     "protocol",
+    "race",
+    "limits",
     "gpus",
     "results",
     "storage",
@@ -38,6 +41,8 @@ MAX_SECONDS = 7 * 24 * 3600.0
 MAX_SEED = 2**32 - 1
 MAX_WEIGHT = 1e12
 MAX_ROUNDS = 10_000
+MAX_LIMIT_S = 24 * 3600.0
+MAX_MEMORY_GIB = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +64,32 @@ class SearchSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RaceSettings:
+    """How the finalists of a problem race with XLA.
+
+    Attributes:
+        finalists: At most so many at once.
+        processes: Fresh ones, one after the other on the card; XLA compiles each rival anew in each.
+        rounds: At most, in each process.
+        seconds: Measuring in each process ends after so long.
+        rivals: "quick" leaves out those that take XLA long to compile; "full" races them as well.
+    """
+
+    finalists: int = 6
+    processes: int = 3
+    rounds: int = 60
+    seconds: float = 2.5
+    rivals: Literal["quick", "full"] = "quick"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
     """A checked run config.
 
     Attributes:
         device: "auto" or the kind of a device that the target knows.
+        limits: What one candidate may take.
+        race: How the finalists race with XLA.
         space: Narrows the target's default space, knob by knob.
         gpus: Indices as NVML counts them, or "all".
         results: Relative to the working directory; best/ and trials/ lie below it.
@@ -79,6 +105,8 @@ class RunConfig:
     space: Mapping[str, tuple[Any, ...]]
     search: SearchSettings
     protocol: MeasureProtocol
+    limits: Limits = field(default_factory=Limits)
+    race: RaceSettings = RaceSettings()
     gpus: Literal["all"] | tuple[int, ...] = "all"
     results: Path = Path("results")
     storage: str | None = None
@@ -111,6 +139,8 @@ def load_run_config(path: str | Path) -> RunConfig:
         space=_space(given.get("space", {}), top.key("space"), target),
         search=_search(given.get("search", {}), top.key("search")),
         protocol=_protocol(given.get("protocol", {}), top.key("protocol")),
+        race=_race(given.get("race", {}), top.key("race")),
+        limits=_limits(given.get("limits", {}), top.key("limits")),
         gpus=_gpus(given.get("gpus", "all"), top.key("gpus")),
         results=results_folder(given.get("results", "results"), top.key("results")),
         storage=_storage(given.get("storage"), top.key("storage")),
@@ -237,6 +267,15 @@ def _suite(path: Path, target: Any) -> dict[Any, WeightedProblem]:
     return _distinct(rows, target)
 
 
+def suite_problems(path: Path, target: Any) -> list[Any]:
+    """Returns the problems of a suite's CSV in its order.
+
+    Raises:
+        InputError: Names the file, the line, the value and what is allowed.
+    """
+    return list(_suite(path, target))
+
+
 def _csv_number(cell: str) -> object:
     try:
         return float(cell)
@@ -296,8 +335,10 @@ _SEARCH_CHECKS = {
     "seconds": lambda value, place: fields.positive(value, place, MAX_SECONDS),
 }
 _PROTOCOL_CHECKS = {
-    "timer": lambda value, place: fields.choice(value, place, ("cupti",)),
-    "l2": lambda value, place: fields.choice(value, place, ("clean", "warm")),
+    "timer": lambda value, place: fields.choice(value, place, ("auto", "cupti", "chain")),
+    "l2": lambda value, place: fields.choice(value, place, ("auto", "clean", "activations_warm", "warm")),
+    "inputs": lambda value, place: fields.choice(value, place, ("normal", "integers")),
+    "regime": lambda value, place: fields.choice(value, place, ("auto", "burst", "sustained")),
     "rounds": lambda value, place: fields.whole(value, place, 1, MAX_ROUNDS),
     "warmup": lambda value, place: fields.whole(value, place, 0, MAX_ROUNDS),
 }
@@ -310,7 +351,31 @@ def _search(value: object, place: Place) -> SearchSettings:
 
 def _protocol(value: object, place: Place) -> MeasureProtocol:
     given = fields.mapping(value, place, _PROTOCOL_CHECKS)
-    return MeasureProtocol(**{key: _PROTOCOL_CHECKS[key](one, place.key(key)) for key, one in given.items()})
+    return replace(AUTO, **{key: _PROTOCOL_CHECKS[key](one, place.key(key)) for key, one in given.items()})
+
+
+_RACE_CHECKS = {
+    "finalists": lambda value, place: fields.whole(value, place, 1, 100),
+    "processes": lambda value, place: fields.whole(value, place, 2, 100),
+    "rounds": lambda value, place: fields.whole(value, place, 1, MAX_ROUNDS),
+    "seconds": lambda value, place: fields.positive(value, place, MAX_SECONDS),
+    "rivals": lambda value, place: fields.choice(value, place, ("quick", "full")),
+}
+
+
+def _race(value: object, place: Place) -> RaceSettings:
+    given = fields.mapping(value, place, _RACE_CHECKS)
+    return RaceSettings(**{key: _RACE_CHECKS[key](one, place.key(key)) for key, one in given.items()})
+
+
+def _limits(value: object, place: Place) -> Limits:
+    given = fields.mapping(value, place, tuple(Limits.__dataclass_fields__))
+    return Limits(
+        **{
+            key: fields.positive(one, place.key(key), MAX_MEMORY_GIB if key == "memory_gib" else MAX_LIMIT_S)
+            for key, one in given.items()
+        }
+    )
 
 
 def _gpus(value: object, place: Place) -> Literal["all"] | tuple[int, ...]:

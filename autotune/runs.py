@@ -10,29 +10,39 @@ from pathlib import Path
 from typing import Any
 
 from autotune import machine, recording
+from autotune.admission import admit
 from autotune.bestfile import read_best
-from autotune.census import census
-from autotune.choice import Choice, choose, narrowed
+from autotune.census import census, first_reason
+from autotune.choice import Choice, choose, narrowed, unrecorded
 from autotune.driver import Stages
 from autotune.driver import run as drive
 from autotune.errors import InputError, NothingLegalError
 from autotune.evaluate import RecordedRow, RecordedSpace, make_evaluator, write_recorded
 from autotune.progress import Progress, make_progress
 from autotune.promotion import promote
+from autotune.recordedtarget import RecordedTarget
 from autotune.result import ProblemResult, RunResult
 from autotune.runconfig import RunConfig, check_space
-from autotune.seam import Failed, Limits, Measured
+from autotune.seam import Failed, Measured
 from autotune.summary import table
 from autotune.target import load_target
 
 
-def run(config: RunConfig, *, workers: int | None = None, fresh: bool = False, dry_run: bool = False) -> None:
+def run(
+    config: RunConfig,
+    *,
+    workers: int | None = None,
+    fresh: bool = False,
+    dry_run: bool = False,
+    shared_gpu: bool = False,
+) -> None:
     """Tunes the problems of `config`; prints what it runs on, then the table of winners.
 
     Args:
         workers: Processes; None: as many as the machine carries.
         fresh: Start new studies instead of going on with the recorded ones.
         dry_run: Only count the configurations; nothing is lowered or written.
+        shared_gpu: Measure although others use the card, and mark the record.
 
     Raises:
         InputError: Before anything is written.
@@ -40,27 +50,34 @@ def run(config: RunConfig, *, workers: int | None = None, fresh: bool = False, d
     """
     target = load_target(config.target)
     choice = choose(config, target)
+    check_space(config, target, choice.device)
     parts = _parts(config, choice)
-    for part in parts:
-        check_space(part, target, choice.device)
     if choice.kind == "gpu":
         read_best(
             _best_path(config, choice)
         )  # a file that cannot be replaced ends the run here, not after it
     print(choice.why, flush=True)
+    for problem, recorded in choice.recorded.items():
+        for knob, values in unrecorded(config, recorded).items():
+            left_out = ", ".join(map(str, values))
+            print(f"{problem.describe()}: space.{knob}: not recorded, left out: {left_out}", flush=True)
     if dry_run:
         _dry_run(parts, target, choice)
         return
+    if choice.gpu is not None:
+        admit(choice.gpu, shared=shared_gpu, say=_say)
     problems: list[ProblemResult] = []
     for part in parts:
-        stages = _stages(part, target, choice, workers)
+        stages = _stages(part, target, choice, workers, shared_gpu)
         problems += drive(part, choice.device, stages, fresh=fresh).problems
     result = RunResult(name=config.name, evaluator=choice.kind, problems=tuple(problems))
     print(table(result), flush=True)
     result.raise_for_failure()
 
 
-def record(config: RunConfig, *, workers: int | None = None, fresh: bool = False) -> None:
+def record(
+    config: RunConfig, *, workers: int | None = None, fresh: bool = False, shared_gpu: bool = False
+) -> None:
     """Measures the whole legal space of each problem and writes it below results/recorded, for replay.
 
     Raises:
@@ -75,7 +92,8 @@ def record(config: RunConfig, *, workers: int | None = None, fresh: bool = False
     choice = choose(dataclasses.replace(config, evaluator="gpu"), target)
     check_space(config, target, choice.device)
     print(choice.why, flush=True)
-    stages = dataclasses.replace(_stages(config, target, choice, workers), promote=None)
+    admit(choice.gpu, shared=shared_gpu, say=_say)
+    stages = dataclasses.replace(_stages(config, target, choice, workers, shared_gpu), promote=None)
     versions = dataclasses.asdict(machine.toolchain())
 
     def write(found: recording.RecordedSpace) -> None:
@@ -129,29 +147,47 @@ def _parts(config: RunConfig, choice: Choice) -> list[RunConfig]:
 
 
 def _dry_run(parts: list[RunConfig], target: Any, choice: Choice) -> None:
-    taken = [census(part, target, choice.device) for part in parts]
+    taken = [census(part, _searched(target, part, choice), choice.device) for part in parts]
     rows = tuple(row for one in taken for row in one.rows)
     print(dataclasses.replace(taken[0], rows=rows).text(), flush=True)
     for row in rows:
         if not row.counts.legal:
+            space = target.space(row.problem, choice.device, parts[0].space)
+            reason = first_reason(target, row.problem, space, choice.device)
             kind = choice.device.kind
-            raise NothingLegalError(f"{row.problem.describe()}: nothing in its space is legal on {kind}")
+            raise NothingLegalError(
+                f"{row.problem.describe()}: nothing in its space is legal on {kind}{reason}"
+            )
 
 
-def _stages(config: RunConfig, target: Any, choice: Choice, workers: int | None) -> Stages:
+def _searched(target: Any, config: RunConfig, choice: Choice) -> Any:
+    """Returns the target whose space is searched: of a replay, what was recorded."""
     recorded = choice.recorded.get(config.problems[0].problem)
+    return target if recorded is None else RecordedTarget(target, recorded)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _stages(
+    config: RunConfig, target: Any, choice: Choice, workers: int | None, shared_gpu: bool = False
+) -> Stages:
+    recorded = choice.recorded.get(config.problems[0].problem)
+    target = _searched(target, config, choice)
     toolchain = machine.toolchain()
     progress = make_progress()
     evaluator = make_evaluator(
         choice.kind,
         protocol=config.protocol,
-        limits=Limits(),
+        limits=config.limits,
         target_name=target.name,
         device=choice.device,
         workers=workers,
         gpu=choice.gpu,
         recorded=recorded,
         seed=config.search.seed,
+        shared=shared_gpu,
     )
     return Stages(
         target=target,

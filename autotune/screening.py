@@ -39,11 +39,13 @@ class Screening:
         budget: Budget,
         progress: Progress,
         job_ids: Iterator[int],
+        protocol: Any = None,
         interrupted: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._target, self._problem, self._device = target, problem, device
         self._evaluator, self._searcher, self._ledger = evaluator, searcher, ledger
+        self._protocol = protocol
         self._budget, self._progress, self._job_ids = budget, progress, job_ids
         self._interrupted, self._clock = interrupted, clock
         self._in_flight: dict[int, dict[str, Any]] = {}
@@ -104,7 +106,7 @@ class Screening:
             )
             self._in_flight[job_id] = knobs
             self._submitted += 1
-            self._evaluator.submit(ScreenJob(job_id=job_id, candidate=candidate))
+            self._evaluator.submit(ScreenJob(job_id=job_id, candidate=candidate, protocol=self._protocol))
 
     def _may_submit(self) -> bool:
         candidates, seconds = self._budget.candidates, self._budget.seconds
@@ -149,7 +151,7 @@ class Screening:
         if key in self._results:
             return
         self._results[key] = (knobs, result)
-        time_us = result.timing.median_us if isinstance(result, Measured) else None
+        time_us = result.timing.score_us if isinstance(result, Measured) else None
         if time_us is not None:
             self._best_us = time_us if self._best_us is None else min(self._best_us, time_us)
         if isinstance(result, Failed):

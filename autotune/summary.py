@@ -78,7 +78,8 @@ def _winner_text(problem: ProblemResult) -> str:
     assert problem.winner is not None
     if problem.winner.xla_time_us is None:
         return "kernel (XLA not measured)"
-    return "XLA" if problem.winner.backend == "xla" else "kernel"
+    against = f" ({problem.winner.formulation})" if problem.winner.formulation not in (None, "plain") else ""
+    return f"XLA{against}" if problem.winner.backend == "xla" else "kernel"
 
 
 def _shared_knobs(problems: Sequence[ProblemResult]) -> dict[str, Any]:

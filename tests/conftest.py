@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from autotune import machine
@@ -10,6 +12,7 @@ LEFT_OUT = pytest.StashKey[dict[str, int]]()
 WHY = {
     "gpu": "need a Hopper GPU, and there is none here",
     "long": "take minutes; run them with --long",
+    "host_tools": "need systemd-analyze and crontab (Debian: systemd, cron), which are not both here",
 }
 
 
@@ -21,6 +24,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     wanted = {"long"} if config.getoption("--long") else set()
     if any("gpu" in item.keywords for item in items) and machine.hopper_gpus():
         wanted.add("gpu")
+    if all(map(shutil.which, ("systemd-analyze", "crontab"))):
+        wanted.add("host_tools")
     kept: list[pytest.Item] = []
     left: list[pytest.Item] = []
     counts = dict.fromkeys(WHY, 0)

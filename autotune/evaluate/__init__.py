@@ -5,13 +5,16 @@ Nothing here loads jax in the process of the caller; that is the workers' part.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 from autotune.errors import InputError
 from autotune.evaluate.capacity import default_workers
+from autotune.evaluate.cardtimer import card_timer
 from autotune.evaluate.child_environment import worker_environment
 from autotune.evaluate.gpulock import lock_path
+from autotune.evaluate.guard import CardWatch
 from autotune.evaluate.messages import WorkerSetup
 from autotune.evaluate.pool import Pool, WorkerPoolError
 from autotune.evaluate.recorded import (
@@ -22,7 +25,6 @@ from autotune.evaluate.recorded import (
     write_recorded,
 )
 from autotune.evaluate.replay import Replay
-from autotune.evaluate.timing import cupti_timer
 from autotune.seam import Evaluator, Limits, MeasureProtocol
 
 __all__ = [
@@ -54,6 +56,7 @@ def make_evaluator(
     gpu: Gpu | None = None,
     recorded: RecordedSpace | None = None,
     seed: int = 0,
+    shared: bool = False,
     target_loader: Callable[[str], Any] | None = None,
 ) -> Evaluator:
     """Returns an evaluator with its workers starting. Close it, or use its `with`, to end them.
@@ -68,6 +71,7 @@ def make_evaluator(
         gpu: For "gpu": the card to measure on.
         recorded: For "replay".
         seed: Of the operands that are measured with.
+        shared: Others use the card too, and are not to veto what is measured.
         target_loader: Importable function of a target's name, called in the workers; None: `load_target`.
 
     Raises:
@@ -87,8 +91,10 @@ def make_evaluator(
         platform="cuda",
         protocol=protocol,
         target_loader=target_loader,
-        make_timer=cupti_timer if on_gpu else None,
+        make_timer=functools.partial(card_timer, gpu.uuid) if on_gpu else None,
         lock_path=str(lock_path(gpu.uuid)) if on_gpu else None,
+        make_watch=functools.partial(CardWatch, gpu.uuid) if on_gpu else None,
+        shared=shared,
         seed=seed,
     )
     pool = Pool(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array, ShapeDtypeStruct
 
 from autotune.evaluate.fault import CandidateError, charged_to
+from autotune.evaluate.fence import POST_BYTES, Fence
 from autotune.evaluate.timing import FLUSH_BYTES
 
 # XLA would try algorithms on the GPU while it compiles, outside the lock and beside someone's measurement.
@@ -23,15 +25,33 @@ UNTUNED = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
 # are computed again, since 16 of 4 GB would fill the card.
 KEPT_REFERENCE_BYTES = 256 * 2**20
 
+SEED_TYPE = ShapeDtypeStruct((), jnp.uint32)
 POISON_BUFFERS = 2  # the output gets one of the freed buffers even where a temporary takes another first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A result that passed: its relative error, and whether its buffer provably held poison before."""
+    """A result that passed.
+
+    Attributes:
+        error: Relative, on normal inputs.
+        poisoned: The result's buffer provably held poison before.
+        guarded: It provably lay between posts, which were found unchanged; see `fence`.
+        exact: The integer-valued product was right in every bit; None where the target has none.
+    """
 
     error: float
     poisoned: bool
+    guarded: bool = False
+    exact: bool | None = None
+
+
+@dataclass(slots=True)
+class _Inputs:
+    """One set of operands with the result that they must give, each made when it is first asked for."""
+
+    operands: tuple[Array, ...] | None = None
+    reference: Array | None = None
 
 
 class Bench:
@@ -40,9 +60,10 @@ class Bench:
     Making it compiles and runs nothing on the GPU; `load` and `verify` run there and belong under its lock.
 
     Args:
-        target: The kernel family, see `autotune.target.Target`.
+        target: The kernel family, see `autotune.target.Target`. Where it has `exact_operands`, results on those are
+            compared by bits as well: a relative error over a whole matrix hides a single wrong element.
         problem: One of its problems.
-        seed: Of the operands.
+        seed: Of the operands; another problem has other ones with the same seed.
     """
 
     def __init__(self, target: Any, problem: Any, seed: int):
@@ -50,11 +71,14 @@ class Bench:
         self.types = target.operand_types(problem)
         self.expected: ShapeDtypeStruct = jax.eval_shape(target.rival(problem), *self.types)
         self._tolerance = float(target.tolerance(problem))
-        self._make_operands = lambda: target.operands(problem, seed)
+        self._target = target
+        exact = getattr(target, "exact_operands", None)
+        self.has_exact = exact is not None and jax.eval_shape(lambda: exact(problem, 0)) is not None
+        self._seed = own_seed(problem, seed)
         self._reference_function = target.reference(problem)
         self._programs: dict[str, Callable[..., Any]] = {}
-        self._operands: tuple[Array, ...] | None = None
-        self._reference: Array | None = None
+        self._normal, self._exact = _Inputs(), _Inputs()
+        self._fence: Fence | None = None
 
     @property
     def result_bytes(self) -> int:
@@ -62,49 +86,67 @@ class Bench:
 
     @property
     def size_bytes(self) -> int:
-        """GPU memory verifying takes at its peak: operands, poison and result, reference, flush buffer."""
+        """GPU memory verifying takes at its peak: operands, poison and result, references, posts, flush buffer."""
         result = self.result_bytes
         reference = math.prod(self.expected.shape) * 4
         operands = sum(math.prod(each.shape) * each.dtype.itemsize for each in self.types)
         # Random bits and their float32 image exist beside the largest operand while it is drawn.
         drawing = max((math.prod(each.shape) * 8 for each in self.types), default=0)
-        return operands + max(drawing, (POISON_BUFFERS + 1) * result + reference) + FLUSH_BYTES
+        if self.has_exact:
+            operands, reference = 2 * operands, reference + result
+        posts = (POISON_BUFFERS + 1) * POST_BYTES
+        return operands + max(drawing, (POISON_BUFFERS + 1) * result + reference) + posts + FLUSH_BYTES
 
     @property
     def operands(self) -> tuple[Array, ...]:
-        if self._operands is None:
+        if self._normal.operands is None:
             raise RuntimeError("operands are asked for before load()")
-        return self._operands
+        return self._normal.operands
 
     def prepare(self) -> None:
         """Compiles all programs, once; runs nothing on the GPU."""
         if self._programs:
             return
         shape, dtype = self.expected.shape, self.expected.dtype
+        target, problem = self._target, self.problem
         reference_type = jax.eval_shape(self._reference_function, *self.types)
         poison = _poison(dtype)
         self._programs = {
-            "operands": _compiled(self._make_operands),
+            "operands": _compiled(lambda seed: target.operands(problem, seed), SEED_TYPE),
             "reference": _compiled(self._reference_function, *self.types),
             "poison": _compiled(lambda: jnp.full(shape, poison, dtype)),
             "compare": _compiled(_compare, self.expected, reference_type),
         }
+        if self.has_exact:
+            rounded = lambda *operands: self._reference_function(*operands).astype(dtype)  # noqa: E731
+            self._programs |= {
+                "exact_operands": _compiled(lambda seed: target.exact_operands(problem, seed), SEED_TYPE),
+                "exact_reference": _compiled(rounded, *self.types),
+                "differing": _compiled(_differing, self.expected, self.expected),
+            }
+        self._fence = Fence(self.result_bytes, POISON_BUFFERS, _compiled)
 
-    def load(self) -> None:
-        """Puts the operands on the GPU, once."""
-        if self._operands is None:
-            with charged_to("launch"):
-                self._operands = tuple(jax.block_until_ready(self._programs["operands"]()))
+    def load(self, seed: int | None = None) -> None:
+        """Puts the operands on the GPU: those of the bench's own seed once, those of another in their place."""
+        if seed is None and self._normal.operands is not None:
+            return
+        self._normal, self._exact = _Inputs(), _Inputs()  # freed before the new ones are drawn
+        drawn = jnp.uint32(self._seed if seed is None else own_seed(self.problem, seed))
+        with charged_to("launch"):
+            self._fence.lay()
+            self._normal.operands = tuple(jax.block_until_ready(self._programs["operands"](drawn)))
+            if self.has_exact:
+                self._exact.operands = tuple(jax.block_until_ready(self._programs["exact_operands"](drawn)))
 
     def verify(self, call: Callable[..., Array], result_type: ShapeDtypeStruct) -> Verdict:
-        """Runs `call` on the operands once, into poisoned memory, and compares the result with the reference.
+        """Runs `call` on both sets of operands, into poisoned memory, and compares with the references.
 
         Args:
             call: Compiled function of the operands.
             result_type: Shape and dtype that it returns.
 
         Raises:
-            CandidateError: "wrong", "unwritten", "memory", "launch" or "error".
+            CandidateError: "wrong", "unwritten", "stray", "memory", "launch" or "error".
         """
         expected = self.expected
         if (result_type.shape, result_type.dtype) != (expected.shape, expected.dtype):
@@ -112,9 +154,37 @@ class Bench:
         with charged_to("launch"):
             freed = self._free_poisoned_buffers()
             result = jax.block_until_ready(call(*self.operands))
-            poisoned = result.unsafe_buffer_pointer() in freed
-            compared = self._programs["compare"](result, self._reference_value())
-            unwritten, difference, norm = (float(value) for value in compared)
+            address = result.unsafe_buffer_pointer()
+            error = self._error(result)
+            del result  # the next run may have its place
+            self._check_fence()
+        if self.has_exact:
+            self.verify_bits(call)
+        return Verdict(
+            error=error,
+            poisoned=address in freed,
+            guarded=self._fence.encloses(address),
+            exact=True if self.has_exact else None,
+        )
+
+    def verify_error(self, call: Callable[..., Array]) -> float:
+        """Returns the relative error of one more run on the normal operands; raises as `verify` does."""
+        with charged_to("launch"):
+            return self._error(jax.block_until_ready(call(*self.operands)))
+
+    def verify_bits(self, call: Callable[..., Array]) -> None:
+        """Compares one run on the integer-valued operands by bits; raises as `verify` does."""
+        with charged_to("launch"):
+            result = jax.block_until_ready(call(*self._exact.operands))
+            differing = int(self._programs["differing"](result, self._exact_reference()))
+        if differing:
+            raise CandidateError(
+                "wrong", f"{differing} of {result.size} elements of an integer-valued product differ"
+            )
+
+    def _error(self, result: Array) -> float:
+        compared = self._programs["compare"](result, self._reference_value())
+        unwritten, difference, norm = (float(value) for value in compared)
         if unwritten:
             raise CandidateError(
                 "unwritten", f"{unwritten:.0f} of {result.size} elements are not finite or were never written"
@@ -122,7 +192,12 @@ class Bench:
         error = difference / norm if norm else difference
         if not error <= self._tolerance:
             raise CandidateError("wrong", f"relative error {error:.3g}, tolerance {self._tolerance:.3g}")
-        return Verdict(error=error, poisoned=poisoned)
+        return error
+
+    def _check_fence(self) -> None:
+        broken = self._fence.broken()
+        if broken:
+            raise CandidateError("stray", f"{broken} bytes beside the result were written")
 
     def _free_poisoned_buffers(self) -> set[int]:
         """Fills buffers as large as the result with poison, frees them, and returns their addresses."""
@@ -133,12 +208,23 @@ class Bench:
         return addresses
 
     def _reference_value(self) -> Array:
-        if self._reference is not None:
-            return self._reference
-        value = jax.block_until_ready(self._programs["reference"](*self.operands))
+        return self._kept(self._normal, "reference")
+
+    def _exact_reference(self) -> Array:
+        return self._kept(self._exact, "exact_reference")
+
+    def _kept(self, inputs: _Inputs, program: str) -> Array:
+        if inputs.reference is not None:
+            return inputs.reference
+        value = jax.block_until_ready(self._programs[program](*inputs.operands))
         if value.nbytes <= KEPT_REFERENCE_BYTES:
-            self._reference = value
+            inputs.reference = value
         return value
+
+
+def own_seed(problem: Any, seed: int) -> int:
+    """Returns a seed of 32 bits that differs between problems, the same in every process."""
+    return zlib.crc32(f"{seed} {problem!r}".encode())
 
 
 def _compiled(function: Callable[..., Any], *types: ShapeDtypeStruct) -> Callable[..., Any]:
@@ -160,6 +246,13 @@ def _compare(result: Array, reference: Array) -> tuple[Array, Array, Array]:
         bad = (result == poison) & (reference != float(poison))
     difference = jnp.where(bad, 0.0, values - reference)
     return jnp.sum(bad), jnp.sqrt(jnp.sum(difference**2)), jnp.sqrt(jnp.sum(reference**2))
+
+
+def _differing(result: Array, reference: Array) -> Array:
+    """Returns how many elements differ in any bit; a zero's sign tells only in what order it was added up."""
+    bits = jnp.dtype(f"uint{8 * result.dtype.itemsize}")
+    as_bits = jax.lax.bitcast_convert_type
+    return jnp.sum((as_bits(result, bits) != as_bits(reference, bits)) & ((result != 0) | (reference != 0)))
 
 
 def _name(array_type: ShapeDtypeStruct) -> str:

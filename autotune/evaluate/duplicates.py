@@ -34,6 +34,8 @@ class Duplicates:
         one has ended.
         """
         claim = self._claims.get(key)
+        if claim is not None and claim.job_id == job_id:  # it is tried again
+            return None
         if claim is None:
             self._claims[key] = self._by_job[job_id] = _Claim(job_id)
             return None

@@ -50,7 +50,8 @@ def charged_to(step: FailureReason) -> Iterator[None]:
 
     Args:
         step: "lower" or "compile", the reason given; or "launch": errors of the runtime there are told apart
-            into "memory" and "launch", and what Python itself raises is an "error".
+            into "memory" and "launch", and what Python itself raises is an "error". A card without room is
+            "memory" in every step.
     """
     try:
         yield
@@ -63,10 +64,12 @@ def charged_to(step: FailureReason) -> Iterator[None]:
 
 
 def _fault(error: Exception, step: FailureReason) -> CandidateError:
-    if step != "launch":
-        return CandidateError(step, describe(error))
     import jax
 
+    if step != "launch":
+        # XLA also calls a block's shared memory a resource that is exhausted, and that is no question of room.
+        has_no_room = isinstance(error, jax.errors.JaxRuntimeError) and "ut of memory" in str(error)
+        return CandidateError("memory" if has_no_room else step, describe(error))
     if not isinstance(error, jax.errors.JaxRuntimeError):
         return CandidateError("error", describe(error))
     # The status code opens the text of every runtime error; jax has no field for it (0.11.2, 0.12.0).

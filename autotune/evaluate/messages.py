@@ -6,7 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from autotune.seam import Failed, Lowered, LoweredOnly, Measured, MeasureProtocol, Race, RaceJob, ScreenJob
+from autotune.seam import (
+    Confirmed,
+    ConfirmJob,
+    Failed,
+    Lowered,
+    LoweredOnly,
+    Measured,
+    MeasureProtocol,
+    Race,
+    RaceJob,
+    ScreenJob,
+)
 
 RIVAL = -1  # the lane of the target's rival; finalists count from 0
 
@@ -31,6 +42,8 @@ class WorkerSetup:
         target_loader: Importable function from a target's name to the target.
         make_timer: Importable function that returns a `timing.Timer`.
         lock_path: File whose flock stands for the GPU.
+        make_watch: Picklable function that returns a `guard.Watch` of the card; None: nobody watches it.
+        shared: The card is in use by others, and the user said to go on.
         seed: Of the operands; equal for all workers, so that all verify the same product.
     """
 
@@ -40,6 +53,8 @@ class WorkerSetup:
     target_loader: Callable[[str], Any]
     make_timer: Callable[[], Any] | None = None
     lock_path: str | None = None
+    make_watch: Callable[[], Any] | None = None
+    shared: bool = False
     seed: int = 0
 
 
@@ -47,7 +62,7 @@ class WorkerSetup:
 class Assign:
     """Parent to worker: do this job. `lost` names the lanes of a race that already ended a worker."""
 
-    job: ScreenJob | RaceJob
+    job: ScreenJob | RaceJob | ConfirmJob
     lost: Mapping[int, Failed]
 
 
@@ -101,7 +116,7 @@ class Ask:
 class Done:
     """Worker to parent: the job's end. `leaving`: the CUDA context is lost, this process ends now."""
 
-    result: Measured | LoweredOnly | Failed | Race
+    result: Measured | LoweredOnly | Failed | Race | Confirmed
     leaving: bool = False
 
 

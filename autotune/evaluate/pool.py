@@ -26,9 +26,19 @@ from autotune.evaluate.messages import (
 )
 from autotune.evaluate.process import WorkerProcess
 from autotune.evaluate.slot import Pending, Slot
-from autotune.seam import Failed, Limits, Lowered, LoweredOnly, Measured, Outcome, RaceJob, ScreenJob
+from autotune.evaluate.watchdog import MEMORY_INTERVAL_S, Watchdog
+from autotune.seam import (
+    ConfirmJob,
+    Failed,
+    Limits,
+    Lowered,
+    LoweredOnly,
+    Measured,
+    Outcome,
+    RaceJob,
+    ScreenJob,
+)
 
-START_LIMIT_S = 120.0  # jax and a CUDA context take 3 to 9 s on a busy host (H200, 16 workers, 2026-11)
 START_DEATHS = 3  # in a row, of one worker, or of all before any was ready
 # jax's allocator keeps what a process once took. A worker that holds more than this for a problem that is
 # over is replaced, which costs seconds, so that the next problem finds the card free.
@@ -63,14 +73,8 @@ class Pool:
         self._setup = setup
         self._environment = dict(environment)
         self._card_bytes = card_bytes
-        # "ask" and "wait" have none: they wait for the parent, and for workers that have limits themselves.
-        self._limits_s = {
-            "start": START_LIMIT_S,
-            "lower": limits.lower_s,
-            "compile": limits.compile_s,
-            "prepare": limits.compile_s,
-            "run": limits.run_s,
-        }
+        self._watchdog = Watchdog(limits)
+        self._leaving: list[WorkerProcess] = []  # killed, but not gone yet
         self._queue: deque[Pending] = deque()
         self._outcomes: list[Outcome] = []
         self._duplicates = Duplicates()
@@ -92,14 +96,15 @@ class Pool:
     def worker_pids(self) -> list[int]:
         return [slot.process.pid for slot in self._slots if slot.process is not None]
 
-    def submit(self, job: ScreenJob | RaceJob) -> None:
+    def submit(self, job: ScreenJob | RaceJob | ConfirmJob) -> None:
         """Queues a job. Never blocks.
 
         Raises:
             WorkerPoolError: No worker starts.
         """
-        if isinstance(job, RaceJob) and not self._setup.measures:
-            detail = f"the evaluator {self.kind!r} takes no times, so it cannot race"
+        if isinstance(job, RaceJob | ConfirmJob) and not self._setup.measures:
+            deed = "takes no times, so it cannot race" if isinstance(job, RaceJob) else "runs nothing"
+            detail = f"the evaluator {self.kind!r} {deed}"
             self._outcomes.append(Outcome(job_id=job.job_id, result=Failed(reason="error", detail=detail)))
             return
         self._queue.append(Pending(job))
@@ -122,16 +127,22 @@ class Pool:
     def close(self) -> None:
         """Ends all workers at once; jobs in flight are dropped."""
         self._queue.clear()
+        self._leaving += [slot.process for slot in self._slots if slot.process is not None]
+        for process in self._leaving:
+            process.end()
+        for process in self._leaving:
+            process.kill()
+        self._leaving = []
         for slot in self._slots:
-            if slot.process is not None:
-                slot.process.kill()
-                slot.process = None
+            slot.process = None
 
     def _start(self, slot: Slot) -> None:
         slot.fill(WorkerProcess(self._setup, self._environment))
 
     def _wait(self, timeout_s: float) -> None:
         sources: list[object] = []
+        if self._leaving or any(slot.pending is not None for slot in self._slots):
+            timeout_s = min(timeout_s, MEMORY_INTERVAL_S)
         for slot in self._slots:
             if slot.process is None:
                 continue
@@ -145,10 +156,20 @@ class Pool:
 
     def _turn(self) -> None:
         """Does all there is to do without waiting."""
+        self._leaving = [process for process in self._leaving if not process.is_gone()]
         for slot in self._slots:
             if slot.process is not None:
                 self._read(slot)
+        self._end_oversized()
         self._assign()
+
+    def _end_oversized(self) -> None:
+        busy = {slot.process.pid: slot for slot in self._slots if slot.process is not None and slot.pending}
+        for pid, said in (self._watchdog.oversized(busy) if busy else {}).items():
+            slot = busy[pid]
+            self._bury(
+                slot, Failed(reason="memory", detail=f"{slot.process.step} {said}", lowered=slot.lowered)
+            )
 
     def _read(self, slot: Slot) -> None:
         slot.process.read_output()
@@ -160,12 +181,13 @@ class Pool:
             self._take(slot, message)
         limit_s = self._limit_s(slot)
         if limit_s is not None and time.monotonic() - slot.process.step_began_s > limit_s:
-            self._bury(slot, passed_limit_s=limit_s)
+            detail = f"{slot.process.step} passed its limit of {limit_s:g} s; the worker was killed"
+            self._bury(slot, Failed(reason="timeout", detail=detail, lowered=slot.lowered))
 
     def _limit_s(self, slot: Slot) -> float | None:
         if slot.is_ready and slot.pending is None:
             return None
-        return self._limits_s.get(slot.process.step)
+        return self._watchdog.limit_s(slot.process.step)
 
     def _take(self, slot: Slot, message: object) -> None:
         match message:
@@ -186,6 +208,11 @@ class Pool:
                 self._race_without(slot, lane, failed)
                 self._replace(slot)
             case Done(result=result, leaving=leaving):
+                if self._found_no_room(slot.pending, result):
+                    # Last, when whoever filled the card is gone; and this worker gives back what it took.
+                    self._queue.append(Pending(slot.pending.job, is_second_try=True))
+                    self._replace(slot)
+                    return
                 self._finish(slot, result)
                 if leaving:
                     self._replace(slot)
@@ -217,6 +244,11 @@ class Pool:
         if isinstance(pending.job, ScreenJob):
             self._outcomes += self._duplicates.settle(job_id, result)
 
+    def _found_no_room(self, pending: Pending, result: object) -> bool:
+        """Returns whether a worker reported for the first time that this job does not fit on the card."""
+        may_retry = not isinstance(pending.job, RaceJob) and not pending.is_second_try
+        return may_retry and isinstance(result, Failed) and result.reason == "memory"
+
     def _race_without(self, slot: Slot, lane: int, failed: Failed) -> None:
         """Puts a race first in the queue again, without the lane that ended its worker."""
         pending = slot.pending
@@ -224,20 +256,23 @@ class Pool:
         self._queue.appendleft(Pending(pending.job, pending.lost | {lane: failed}))
 
     def _replace(self, slot: Slot) -> None:
-        slot.process.kill()
+        slot.process.end()
+        self._leaving.append(slot.process)
         self._start(slot)
 
-    def _bury(self, slot: Slot, passed_limit_s: float | None = None) -> None:
-        """Accounts for a worker that died or passed a limit, and starts another in its place."""
+    def _bury(self, slot: Slot, failed: Failed | None = None) -> None:
+        """Accounts for a worker that died or is killed now, and starts another in its place.
+
+        Args:
+            failed: Why it is killed; None: it died by itself.
+        """
         process, pending = slot.process, slot.pending
-        ending = process.kill(closed_its_pipe=passed_limit_s is None)
-        if passed_limit_s is not None:
-            ending = f"{process.step} passed its limit of {passed_limit_s:g} s; the worker was killed"
-        elif pending is not None:
-            ending = f"{ending} (in step {process.step})"
-        if pending is not None and (slot.has_begun or passed_limit_s is not None):
-            reason = "crash" if passed_limit_s is None else "timeout"
-            self._fail(slot, Failed(reason=reason, detail=ending, lowered=slot.lowered))
+        ending = process.last_words() if failed is None else failed.detail
+        process.end()
+        self._leaving.append(process)
+        if pending is not None and (slot.has_begun or failed is not None):
+            crash = Failed(reason="crash", detail=f"{ending} (in step {process.step})", lowered=slot.lowered)
+            self._fail(slot, failed or crash)
             self._start(slot)
             return
         if pending is not None:
@@ -275,16 +310,28 @@ class Pool:
         if not self._slots:
             raise WorkerPoolError(self._broken())
         self._replace_stale()
+        self._freshen()
         for slot in self._slots:
             if slot.is_idle and (pending := self._next_for(slot)) is not None:
                 self._queue.remove(pending)
-                slot.pending = pending
+                slot.pending, slot.has_served = pending, True
                 slot.process.enter("lower", None)
                 slot.process.send(Assign(job=pending.job, lost=pending.lost))
+
+    def _freshen(self) -> None:
+        """Starts a fresh process for each queued race that has none: XLA decides once a process how to multiply."""
+        races = sum(isinstance(pending.job, RaceJob) for pending in self._queue)
+        fresh = sum(slot.process is not None and not slot.has_served for slot in self._slots)
+        for slot in self._slots:
+            if fresh < races and slot.is_idle and slot.has_served:
+                self._replace(slot)
+                fresh += 1
 
     def _next_for(self, slot: Slot) -> Pending | None:
         """Returns the first job that may run in this slot as far as the card's memory goes."""
         for pending in self._queue:
+            if slot.has_served and isinstance(pending.job, RaceJob):
+                continue
             key = pending.problem_key
             holders = [each for each in self._slots if each.holds(key)]
             # What a problem needs, the first worker that turns to it tells; until then it gets just one.

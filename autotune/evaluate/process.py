@@ -89,24 +89,38 @@ class WorkerProcess:
         except BlockingIOError:
             return
 
-    def kill(self, *, closed_its_pipe: bool = False) -> str:
-        """Ends the process and what it started; returns how it ended, with its last line of output.
-
-        Args:
-            closed_its_pipe: It is on its way out by itself, and then its own signal is what a user must read.
-        """
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(LEAVE_S if closed_its_pipe else 0)
+    def end(self) -> None:
+        """Kills the process and what it started, and waits for nothing: one with a hung kernel takes seconds."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
+
+    def is_gone(self) -> bool:
+        """Returns whether a process that was told to end has ended; then nothing is left of it."""
+        if self._process.poll() is None:
+            return False
+        self._close()
+        return True
+
+    def kill(self, *, wait_s: float = REAP_S) -> None:
+        """Ends the process and what it started, and waits for it."""
+        self.end()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(REAP_S)
-        if not self.connection.closed:  # an interrupted close is done again
-            self.read_output()
-            self.connection.close()
-            os.close(self.output)
+            self._process.wait(wait_s)
+        self._close()
+
+    def last_words(self) -> str:
+        """Returns how a process that closed its pipe ended, with its last line of output; kills what is left."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(LEAVE_S)
+        self.end()
+        self.read_output()
         last = self.last_line()
         return f"{self._ending()}; last output: {last}" if last else self._ending()
+
+    def _close(self) -> None:
+        if not self.connection.closed:  # an interrupted close is done again
+            self.connection.close()
+            os.close(self.output)
 
     def _ending(self) -> str:
         code = self._process.returncode

@@ -1,28 +1,49 @@
-"""The race inside one worker: finalists and rival are verified, then measured in turn, round by round."""
+"""The race inside one worker: finalists and rivals are verified, then measured in turn, round by round."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from autotune.evaluate.chain import chained, rotated, touching
 from autotune.evaluate.fault import CandidateError, charged_to
 from autotune.evaluate.messages import RIVAL, Assign, Done, LaneLost
 from autotune.evaluate.steps import Module, compile_module, lower_candidate, lower_function
-from autotune.seam import Candidate, Failed, Measured, Race, RaceEntry, Timing
+from autotune.evaluate.timing import Sampled
+from autotune.seam import (
+    SLOW_RIVALS,
+    Candidate,
+    Failed,
+    Measured,
+    MeasureProtocol,
+    Race,
+    RaceEntry,
+    RaceJob,
+    Timing,
+)
 
-RIVAL_FORMULATION = "plain"
+PLAIN = "plain"
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class _Runner:
     """A lane on its way through the steps; `failed` ends it."""
 
-    index: int  # of the finalist, or RIVAL
+    index: int  # of the finalist; the rivals count down from RIVAL
     candidate: Candidate | None
+    formulation: str | None = None
+    function: Callable[..., Any] | None = None
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     failed: Failed | None
     module: Module | None = None
     executable: Any = None
+    chain: Any = None
     verdict: Any = None
+
+    @property
+    def is_rival(self) -> bool:
+        return self.index <= RIVAL
 
     @property
     def lowered(self):
@@ -32,33 +53,77 @@ class _Runner:
 def run_race(worker: Any, assign: Assign) -> Done | LaneLost:
     """Runs a race and returns its end, or the lane that cost the CUDA context.
 
-    Lanes in `assign.lost` already ended a worker; they keep that failure and are not run.
+    Lanes in `assign.lost` already ended a worker; they keep that failure and are not run. The process leaves
+    afterwards, so that the next session of the race finds XLA's choices undecided and memory laid out anew.
 
     Raises:
         CandidateError: Measuring itself failed, with no lane to blame.
     """
     job = assign.job
     target = worker.target(job.target)
-    runners = [
-        _Runner(index=index, candidate=candidate, failed=assign.lost.get(index))
-        for index, candidate in [*enumerate(job.candidates), (RIVAL, None)]
-    ]
+    protocol = job.protocol or worker.setup.protocol
+    runners = _runners(target, job, assign.lost)
     if all(runner.failed for runner in runners):
-        return Done(result=_race(runners, {}, worker.setup.protocol.l2))
+        return Done(result=_race(runners, {}, protocol, job.session))
     worker.step("lower")
-    bench = worker.bench(target, job.problem)
+    bench = worker.bench(target, job.problem, protocol)
     worker.prepare(bench)
     for runner in _running(runners):
-        _attempt(runner, lambda runner=runner: _build(worker, target, bench, runner))
+        _attempt(runner, lambda runner=runner: _build(worker, target, bench, runner, protocol))
+    ceilings = None
     with worker.gpu_lock():
         worker.step("run")
         bench.load()
         for runner in _running(runners):
-            lost = _attempt(runner, lambda runner=runner: _verify(worker, bench, runner))
+            lost = _attempt(runner, lambda runner=runner: _verify(worker, bench, runner, protocol))
             if lost:
                 return LaneLost(lane=runner.index, failed=runner.failed)
-        samples = _measure(worker, bench, _running(runners), job.rounds)
-    return Done(result=_race(runners, samples, worker.setup.protocol.l2))
+        worker.guard.begin()
+        samples = _measure(worker, target, bench, _running(runners), job, protocol)
+        if job.ceilings:
+            worker.step("run")
+            with charged_to("launch"):
+                ceilings = worker.timer.ceilings(
+                    job.problem.to_fields().get("lhs_dtype", "bfloat16"),
+                    sustained=protocol.regime == "sustained",
+                )
+        conditions = worker.conditions()
+    race = _race(runners, samples, protocol, job.session)
+    return Done(result=dataclasses.replace(race, ceilings=ceilings, conditions=conditions), leaving=True)
+
+
+def _runners(target: Any, job: RaceJob, lost: Mapping[int, Failed]) -> list[_Runner]:
+    runners = [
+        _Runner(index=index, candidate=candidate, failed=lost.get(index))
+        for index, candidate in enumerate(job.candidates)
+    ]
+    try:
+        rivals = rivals_of(target, job.problem)
+    except Exception as error:  # noqa: BLE001 - a rival that cannot be written down does not end the race
+        failed = Failed(reason="error", detail=f"the rivals: {error}")
+        return [*runners, _Runner(index=RIVAL, candidate=None, formulation=PLAIN, failed=failed)]
+    asked = job.formulations or tuple(name for name in rivals if name not in SLOW_RIVALS)
+    for place, (name, (function, options)) in enumerate(rivals.items()):
+        if name in asked:
+            index = RIVAL - place
+            runners.append(
+                _Runner(
+                    index=index,
+                    candidate=None,
+                    formulation=name,
+                    function=function,
+                    options=options,
+                    failed=lost.get(index),
+                )
+            )
+    return runners
+
+
+def rivals_of(target: Any, problem: Any) -> Mapping[str, tuple[Callable[..., Any], Mapping[str, Any]]]:
+    """Returns the target's rivals, the plain one first; it is the only one where the target names none."""
+    if hasattr(target, "rivals"):
+        return target.rivals(problem)
+    return {PLAIN: (target.rival(problem), {})}
 
 
 def _running(runners: list[_Runner]) -> list[_Runner]:
@@ -75,64 +140,91 @@ def _attempt(runner: _Runner, step: Any) -> bool:
     return False
 
 
-def _build(worker: Any, target: Any, bench: Any, runner: _Runner) -> None:
-    """Lowers a lane, and compiles it unless it is the rival."""
+def _build(worker: Any, target: Any, bench: Any, runner: _Runner, protocol: MeasureProtocol) -> None:
+    """Lowers a lane, and compiles it unless it is a rival."""
     worker.step("lower", runner.index)
-    if runner.index == RIVAL:
+    if runner.is_rival:
         with charged_to("lower"):
-            runner.module = lower_function(target.rival(bench.problem), bench.types, worker.setup.platform)
+            runner.module = lower_function(runner.function, bench.types, worker.setup.platform)
         return
-    runner.module = lower_candidate(target, runner.candidate, worker.setup.platform)
-    _compile(worker, runner)
+    candidate = runner.candidate
+    runner.module = lower_candidate(target, candidate, worker.setup.platform)
+    with charged_to("lower"):
+        runner.function = target.build(candidate.problem, candidate.config, candidate.device)
+    _compile(worker, bench, runner, protocol)
 
 
-def _compile(worker: Any, runner: _Runner) -> None:
+def _compile(worker: Any, bench: Any, runner: _Runner, protocol: MeasureProtocol) -> None:
     worker.step("compile", runner.index)
-    runner.executable, compile_s = compile_module(runner.module)
+    runner.executable, compile_s = compile_module(runner.module, runner.options)
     lowered = dataclasses.replace(runner.module.lowered, compile_s=compile_s)
     runner.module = dataclasses.replace(runner.module, lowered=lowered)
+    if protocol.timer == "chain":
+        worker.step("compile", runner.index)
+        with charged_to("compile"):
+            runner.chain = chained(runner.function, bench.types, worker.setup.platform, runner.options)
 
 
-def _verify(worker: Any, bench: Any, runner: _Runner) -> None:
+def _verify(worker: Any, bench: Any, runner: _Runner, protocol: MeasureProtocol) -> None:
     if runner.executable is None:
         # XLA picks the rival's algorithm by timing it on the GPU, which needs the card to itself: so the
         # rival is compiled under the lock.
-        _compile(worker, runner)
+        _compile(worker, bench, runner, protocol)
     worker.step("run", runner.index)
     runner.verdict = bench.verify(runner.executable, runner.module.result_type)
 
 
-def _measure(worker: Any, bench: Any, runners: list[_Runner], rounds: int) -> dict[int, tuple[float, ...]]:
-    """Returns the samples of each lane in us."""
+def _measure(
+    worker: Any, target: Any, bench: Any, runners: list[_Runner], job: RaceJob, protocol: MeasureProtocol
+) -> dict[int, Sampled]:
+    """Returns the samples of each lane."""
     if not runners:
         return {}
-    lanes = [
-        worker.lane(_name(runner), runner.executable, bench, runner.lowered.digest) for runner in runners
-    ]
     with charged_to("launch"):
-        samples = worker.timer.race(lanes, worker.setup.protocol, rounds, lambda: worker.step("run"))
-    return {runner.index: times_us for runner, times_us in zip(runners, samples, strict=True)}
+        # All lanes rotate over the same copies, and touch the same activations.
+        copies = rotated(target, bench, protocol) if protocol.timer == "chain" else None
+        touch = touching(target, bench) if protocol.l2 == "activations_warm" else None
+        lanes = [
+            dataclasses.replace(
+                worker.lane(_name(runner), runner.executable, bench, runner.lowered.digest),
+                touch=touch,
+                chain=runner.chain and copies.bound(runner.chain),
+                chain_calls=runner.chain.calls if runner.chain else 1,
+                is_kept=runner.formulation == PLAIN,
+            )
+            for runner in runners
+        ]
+        samples = worker.timer.race(lanes, protocol, job.rounds, lambda: worker.step("run"), job.seconds)
+    return {runner.index: sampled for runner, sampled in zip(runners, samples, strict=True)}
 
 
 def _name(runner: _Runner) -> str:
-    return "rival" if runner.index == RIVAL else f"finalist {runner.index}: {runner.candidate.config}"
+    if runner.is_rival:
+        return f"rival {runner.formulation}"
+    return f"finalist {runner.index}: {runner.candidate.config}"
 
 
-def _race(runners: list[_Runner], samples: dict[int, tuple[float, ...]], l2: Any) -> Race:
-    entries = []
-    for runner in runners:
-        result = runner.failed or Measured(
-            lowered=runner.lowered,
-            timing=Timing(samples_us=samples[runner.index], l2=l2),
-            error=runner.verdict.error,
-            poisoned=runner.verdict.poisoned,
+def _race(
+    runners: list[_Runner], samples: dict[int, Sampled], protocol: MeasureProtocol, session: int
+) -> Race:
+    entries = [
+        RaceEntry(
+            finalist=None if runner.is_rival else runner.index,
+            result=runner.failed or _measured(runner, samples[runner.index], protocol),
+            formulation=runner.formulation,
+            session=session,
         )
-        is_rival = runner.index == RIVAL
-        entries.append(
-            RaceEntry(
-                finalist=None if is_rival else runner.index,
-                result=result,
-                formulation=RIVAL_FORMULATION if is_rival else None,
-            )
-        )
+        for runner in runners
+    ]
     return Race(entries=tuple(entries))
+
+
+def _measured(runner: _Runner, sampled: Sampled, protocol: MeasureProtocol) -> Measured:
+    return Measured(
+        lowered=runner.lowered,
+        timing=Timing(samples_us=sampled.samples_us, l2=protocol.l2, joules=sampled.joules),
+        error=runner.verdict.error,
+        poisoned=runner.verdict.poisoned,
+        guarded=runner.verdict.guarded,
+        exact=runner.verdict.exact,
+    )

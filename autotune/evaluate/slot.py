@@ -6,15 +6,21 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from autotune.evaluate.process import WorkerProcess
-from autotune.seam import Failed, Lowered, RaceJob, ScreenJob
+from autotune.seam import ConfirmJob, Failed, Lowered, RaceJob, ScreenJob
 
 
 @dataclass(slots=True)
 class Pending:
-    """A job to hand out. `lost`: lanes of a race that already ended a worker."""
+    """A job to hand out.
 
-    job: ScreenJob | RaceJob
+    Attributes:
+        lost: Lanes of a race that already ended a worker.
+        is_second_try: It found no room on the card once, which another candidate may have filled.
+    """
+
+    job: ScreenJob | RaceJob | ConfirmJob
     lost: dict[int, Failed] = field(default_factory=dict)
+    is_second_try: bool = False
 
     @property
     def problem_key(self) -> Hashable:
@@ -32,6 +38,7 @@ class Slot:
     lowered: Lowered | None = None
     is_ready: bool = False
     has_begun: bool = False  # the job reported a step
+    has_served: bool = False  # the process was given a job before
     start_deaths: int = 0
     held_key: Hashable = None
     held_bytes: int = 0
@@ -55,5 +62,5 @@ class Slot:
         """Takes a fresh process, which knows nothing yet."""
         self.process = process
         self.pending, self.lowered, self.has_begun = None, None, False
-        self.is_ready = False
+        self.is_ready = self.has_served = False
         self.held_key, self.held_bytes = None, 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,13 +47,18 @@ def lower_function(
     return Module(stage=stage, lowered=Lowered(digest=digest, lower_s=time.perf_counter() - start))
 
 
-def compile_module(module: Module) -> tuple[Callable[..., Any], float]:
+def compile_module(
+    module: Module, options: Mapping[str, Any] | None = None
+) -> tuple[Callable[..., Any], float]:
     """Returns the loaded executable of a lowered module and the seconds it took.
+
+    Args:
+        options: Of XLA, by their names.
 
     Raises:
         CandidateError: "compile".
     """
     start = time.perf_counter()
     with charged_to("compile"):
-        executable = module.stage.compile()
+        executable = module.stage.compile(compiler_options=dict(options) if options else None)
     return executable, time.perf_counter() - start

@@ -30,9 +30,11 @@ from autotune.evaluate.messages import (
     StepName,
     WorkerSetup,
 )
-from autotune.seam import Lowered, LoweredOnly, Measured, ScreenJob, Timing
+from autotune.seam import ConfirmJob, Lowered, LoweredOnly, Measured, ScreenJob, Timing
 
 PR_SET_PDEATHSIG = 1
+# Where memory runs out, the kernel ends a worker, which is replaced, rather than the run.
+OOM_SCORE = 500
 # With a result larger than this a call waits for it: 64 calls in flight then hold 1 GB at most.
 IN_FLIGHT_RESULT_BYTES = 16 * 2**20
 
@@ -44,16 +46,24 @@ class Worker:
         import jax
 
         from autotune.evaluate.gpulock import GpuLock
+        from autotune.evaluate.guard import Guard, NoWatch
 
         self.setup = setup
         self.send = send
         self._inbox = inbox
         self._targets: dict[str, Any] = {}
         self._bench: Any = None
+        self._inputs = "normal"
+        self._touch: Any = None
         if setup.measures:
             jax.devices("gpu" if setup.platform == "cuda" else setup.platform)  # raises where there is none
             self.timer = setup.make_timer()
             self.timer.prepare()
+            watch = setup.make_watch() if setup.make_watch else NoWatch()
+            watch.prepare()
+            # A timer that measures in batches calls it for each of them.
+            self.guard = Guard(watch, shared=setup.shared, progress=lambda: self.step("run"))
+            self.timer.guard = self.guard
             self._gpu_lock = GpuLock(setup.lock_path)
 
     def serve(self) -> None:
@@ -62,11 +72,20 @@ class Worker:
         self.send(Ready())
         while True:
             assign: Assign = self._inbox.get()
-            done = self._screen(assign.job) if isinstance(assign.job, ScreenJob) else self._race(assign)
+            done = self._do(assign)
             if done is not None:
                 self.send(done)
             if isinstance(done, LaneLost) or (done is not None and done.leaving):
                 return
+
+    def _do(self, assign: Assign) -> Done | LaneLost | None:
+        match assign.job:
+            case ScreenJob():
+                return self._screen(assign.job)
+            case ConfirmJob():
+                return self._confirm(assign.job)
+            case _:
+                return self._race(assign)
 
     def _screen(self, job: ScreenJob) -> Done | None:
         """Returns None where the parent has an identical module measured elsewhere."""
@@ -86,7 +105,8 @@ class Worker:
         self.step("lower")
         target = self.target(candidate.target)
         if self.setup.measures:
-            bench = self.bench(target, candidate.problem)
+            protocol = job.protocol or self.setup.protocol
+            bench = self.bench(target, candidate.problem, protocol)
         module = lower_candidate(target, candidate, self.setup.platform)
         lowered.append(module.lowered)
         if not self.setup.measures:
@@ -105,14 +125,36 @@ class Worker:
             bench.load()
             verdict = bench.verify(executable, module.result_type)
             lane = self.lane(str(candidate.config), executable, bench, module.lowered.digest)
+            self.guard.begin()
             with charged_to("launch"):
-                samples_us = self.timer.screen(lane, self.setup.protocol, grant.best_us)
+                if protocol.l2 == "activations_warm":
+                    lane = dataclasses.replace(lane, touch=self.touch(target, bench))
+                sampled = self.guard(lambda: self.timer.screen(lane, protocol, grant.best_us))
+            conditions = self.conditions()
         return Measured(
             lowered=lowered[-1],
-            timing=Timing(samples_us=samples_us, l2=self.setup.protocol.l2),
+            timing=Timing(
+                samples_us=sampled.samples_us,
+                l2=protocol.l2,
+                reference_us=sampled.reference_us,
+                reference_nominal_us=sampled.reference_nominal_us,
+            ),
             error=verdict.error,
             poisoned=verdict.poisoned,
+            guarded=verdict.guarded,
+            exact=verdict.exact,
+            conditions=conditions,
         )
+
+    def _confirm(self, job: ConfirmJob) -> Done:
+        from autotune.evaluate.confirm import run_confirmation
+
+        try:
+            return Done(result=run_confirmation(self, job))
+        except CandidateError as fault:
+            return Done(result=fault.failed(None), leaving=fault.loses_context)
+        finally:
+            self._bench = self._touch = None  # its operands are no longer those of its seed
 
     def _race(self, assign: Assign) -> Done | LaneLost:
         from autotune.evaluate.race import run_race
@@ -121,6 +163,10 @@ class Worker:
             return run_race(self, assign)
         except CandidateError as fault:
             return Done(result=fault.failed(None), leaving=fault.loses_context)
+
+    def conditions(self) -> Any:
+        """Returns what the card did since the guard's `begin`; None where nobody watches it."""
+        return self.guard.conditions() if self.setup.make_watch else None
 
     def step(self, name: StepName, lane: int | None = None) -> None:
         self.send(Step(name=name, lane=lane))
@@ -131,17 +177,28 @@ class Worker:
                 self._targets[name] = self.setup.target_loader(name)
         return self._targets[name]
 
-    def bench(self, target: Any, problem: Any) -> Any:
+    def bench(self, target: Any, problem: Any, protocol: Any = None) -> Any:
         """Returns the bench of `problem`; the one of the problem before is dropped with its operands."""
         from autotune.evaluate.bench import Bench
+        from autotune.evaluate.chain import with_inputs
 
-        if self._bench is None or self._bench.problem != problem:
-            self._bench = None
+        inputs = (protocol or self.setup.protocol).inputs
+        if self._bench is None or self._bench.problem != problem or self._inputs != inputs:
+            self._bench = self._touch = None
+            self._inputs = inputs
             gc.collect()
             with charged_to("error"):
-                self._bench = Bench(target, problem, self.setup.seed)
+                self._bench = Bench(with_inputs(target, inputs), problem, self.setup.seed)
             self.send(Needs(size_bytes=self._bench.size_bytes))
         return self._bench
+
+    def touch(self, target: Any, bench: Any) -> Any:
+        """Returns what reads the activations of the bench at hand; compiled for its first candidate."""
+        from autotune.evaluate.chain import touching
+
+        if self._touch is None:
+            self._touch = touching(target, bench)
+        return self._touch
 
     def prepare(self, bench: Any) -> None:
         self.step("prepare")
@@ -161,9 +218,18 @@ class Worker:
         from autotune.evaluate.timing import Lane
 
         operands = bench.operands
-        if bench.result_bytes <= IN_FLIGHT_RESULT_BYTES:
-            return Lane(name=name, call=lambda: executable(*operands), digest=digest)
-        return Lane(name=name, call=lambda: jax.block_until_ready(executable(*operands)), digest=digest)
+
+        def launch() -> Any:
+            return executable(*operands)
+
+        waits = bench.result_bytes > IN_FLIGHT_RESULT_BYTES
+        return Lane(
+            name=name,
+            call=(lambda: jax.block_until_ready(launch())) if waits else launch,
+            digest=digest,
+            launch=launch,
+            result_bytes=bench.result_bytes,
+        )
 
 
 def main() -> None:
@@ -172,6 +238,8 @@ def main() -> None:
     os.set_inheritable(descriptor, False)  # else a compiler started here would hold the pipe open
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_parent(parent)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write(str(OOM_SCORE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # candidates abort by the dozen; a core is gigabytes
     connection = Connection(descriptor)
     try:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,35 +12,12 @@ from typing import Any
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from autotune.errors import AutotuneError, InputError
-
-_BLOCK_BYTES = 65_536
+from autotune.errors import InputError
+from autotune.ledger.wholelines import FileLock, OpenLines
 
 # A written record outlives its process at once, and the host after this long at most. Forcing each one to the disk
 # took 0.2 to 4.5 ms on the disk of a virtual machine (2026-11-30), as long as the rest of recording and asking.
 _SYNC_INTERVAL_S = 1.0
-
-
-class _FileLock:
-    """A lock that the kernel drops when its holder dies.
-
-    Optuna's own locks are files that a killed holder leaves behind: the next writer waits 30 s for each.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        self._descriptor = descriptor
-
-    def __exit__(self, *exception: object) -> None:
-        os.close(self._descriptor)
 
 
 class WholeLineBackend(JournalFileBackend):
@@ -54,66 +29,23 @@ class WholeLineBackend(JournalFileBackend):
 
     def __init__(self, path: Path) -> None:
         super().__init__(str(path))
-        self._guard = _FileLock(path.with_name(path.name + ".lock"))
+        self._guard = FileLock(path.with_name(path.name + ".lock"))
         self._path = path
         self._synced_s = 0.0
 
     def cut_torn_tail(self) -> int:
         """Cuts the file after its last newline and returns how many bytes that took away."""
-        with self._guard, _OpenJournal(self._path) as journal:
+        with self._guard, OpenLines(self._path, "a trial") as journal:
             return journal.cut()
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         text = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
-        with self._guard, _OpenJournal(self._path) as journal:
+        with self._guard, OpenLines(self._path, "a trial") as journal:
             journal.cut()
             is_due = time.monotonic() - self._synced_s >= _SYNC_INTERVAL_S
             journal.append(text.encode(), sync=is_due)
             if is_due:
                 self._synced_s = time.monotonic()
-
-
-class _OpenJournal:
-    """The journal's file descriptor, open for one locked operation."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> _OpenJournal:
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-        self._bytes = os.fstat(self._descriptor).st_size
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        os.close(self._descriptor)
-
-    def cut(self) -> int:
-        end = self._bytes
-        while end:
-            start = max(0, end - _BLOCK_BYTES)
-            newline = os.pread(self._descriptor, end - start, start).rfind(b"\n")
-            end = start + newline + 1
-            if newline >= 0:
-                break
-        torn = self._bytes - end
-        if torn:
-            os.ftruncate(self._descriptor, end)
-            self._bytes = end
-        return torn
-
-    def append(self, record: bytes, sync: bool) -> None:
-        try:
-            written = 0
-            while written < len(record):
-                written += os.write(self._descriptor, record[written:])
-            if sync:
-                os.fsync(self._descriptor)
-        except OSError as error:
-            os.ftruncate(self._descriptor, self._bytes)
-            raise AutotuneError(
-                f"{self._path}: cannot write a trial: {error.strerror}. "
-                f"What was recorded before is kept; make room and start the same command again"
-            ) from error
 
 
 def open_journal(path: Path, say: Callable[[str], None]) -> JournalStorage:
@@ -141,16 +73,22 @@ def open_journal(path: Path, say: Callable[[str], None]) -> JournalStorage:
         say(
             f"{path}: cut {torn_bytes} bytes of a record that was not finished; its candidate is measured again"
         )
+    # Optuna lets a bad last line pass when it opens the file, and fails on it at the next record.
+    if bad := _first_bad_line(path):
+        raise _damaged(path, bad)
     try:
         return JournalStorage(backend)
     except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
-        raise InputError(
-            f"{path}: is damaged before its last line ({_first_bad_line(path)}); remove that line, "
-            f"or move the file away to start over"
-        ) from error
+        raise _damaged(path, "a record refers to one that is missing") from error
 
 
-def _first_bad_line(path: Path) -> str:
+def _damaged(path: Path, what: str) -> InputError:
+    return InputError(f"{path}: is damaged ({what}); remove that line, or move the file away to start over")
+
+
+def _first_bad_line(path: Path) -> str | None:
+    if not path.exists():
+        return None
     with path.open("rb") as journal:
         for number, line in enumerate(journal, start=1):
             try:
@@ -158,4 +96,4 @@ def _first_bad_line(path: Path) -> str:
                     return f"line {number} is not a record"
             except ValueError:
                 return f"line {number} is not JSON"
-    return "a record refers to one that is missing"
+    return None

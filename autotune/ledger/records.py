@@ -5,11 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from autotune.seam import Failed, Lowered, LoweredOnly, Measured, Race, RaceEntry, Timing, to_json
+from autotune.seam import (
+    Conditions,
+    Confirmed,
+    Failed,
+    Lowered,
+    LoweredOnly,
+    Measured,
+    Race,
+    RaceEntry,
+    Timing,
+    to_json,
+)
 
-Result = Measured | LoweredOnly | Failed | Race
+Result = Measured | LoweredOnly | Failed | Race | Confirmed
 
-_TYPES: dict[str, type] = {"measured": Measured, "lowered": LoweredOnly, "failed": Failed, "race": Race}
+_TYPES: dict[str, type] = {
+    "measured": Measured,
+    "lowered": LoweredOnly,
+    "failed": Failed,
+    "race": Race,
+    "confirmed": Confirmed,
+}
 
 
 def pack(result: Result) -> dict[str, Any]:
@@ -17,10 +34,17 @@ def pack(result: Result) -> dict[str, Any]:
     name = next(name for name, kind in _TYPES.items() if isinstance(result, kind))
     if isinstance(result, Race):
         lanes = [
-            {"finalist": lane.finalist, "formulation": lane.formulation, "result": pack(lane.result)}
+            {
+                "finalist": lane.finalist,
+                "formulation": lane.formulation,
+                "session": lane.session,
+                "result": pack(lane.result),
+            }
             for lane in result.entries
         ]
-        return {"type": name, "entries": lanes}
+        conditions = to_json(result.conditions) if result.conditions else None
+        ceilings = dict(result.ceilings) if result.ceilings else None
+        return {"type": name, "entries": lanes, "ceilings": ceilings, "conditions": conditions}
     return {"type": name, **to_json(result)}
 
 
@@ -34,9 +58,12 @@ def unpack(packed: Mapping[str, Any]) -> Result:
         case "measured":
             return Measured(
                 lowered=_lowered(packed["lowered"]),
-                timing=Timing(samples_us=tuple(packed["timing"]["samples_us"]), l2=packed["timing"]["l2"]),
+                timing=_timing(packed["timing"]),
                 error=packed.get("error"),
                 poisoned=packed.get("poisoned", False),
+                guarded=packed.get("guarded", False),
+                exact=packed.get("exact"),
+                conditions=_conditions(packed),
                 duplicate_of=packed.get("duplicate_of"),
             )
         case "lowered":
@@ -55,9 +82,16 @@ def unpack(packed: Mapping[str, Any]) -> Result:
                         finalist=lane["finalist"],
                         result=unpack(lane["result"]),
                         formulation=lane.get("formulation"),
+                        session=lane.get("session", 0),
                     )
                     for lane in packed["entries"]
-                )
+                ),
+                ceilings=packed.get("ceilings"),
+                conditions=_conditions(packed),
+            )
+        case "confirmed":
+            return Confirmed(
+                runs=packed["runs"], error=packed["error"], exact_runs=packed.get("exact_runs", 0)
             )
         case other:
             raise ValueError(f"a stored result has the type {other!r}; known are {', '.join(_TYPES)}")
@@ -67,6 +101,24 @@ def digest_of(result: Result) -> str | None:
     """Returns the digest of the lowered module; None where it was not lowered, and for a race."""
     lowered = getattr(result, "lowered", None)
     return lowered.digest if lowered else None
+
+
+def _conditions(packed: Mapping[str, Any]) -> Conditions | None:
+    found = packed.get("conditions")
+    if not found:
+        return None
+    known = {name: found[name] for name in Conditions.__dataclass_fields__ if name in found}
+    return Conditions(**{name: tuple(one) if isinstance(one, list) else one for name, one in known.items()})
+
+
+def _timing(packed: Mapping[str, Any]) -> Timing:
+    return Timing(
+        samples_us=tuple(packed["samples_us"]),
+        l2=packed["l2"],
+        reference_us=tuple(packed.get("reference_us", ())),
+        reference_nominal_us=packed.get("reference_nominal_us", 1.0),
+        joules=packed.get("joules"),
+    )
 
 
 def _lowered(packed: Mapping[str, Any]) -> Lowered:

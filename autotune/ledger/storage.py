@@ -20,7 +20,7 @@ from autotune.errors import InputError
 from autotune.ledger.journal import open_journal
 from autotune.ledger.provenance import Provenance
 from autotune.ledger.records import Result, digest_of, pack, unpack
-from autotune.seam import Failed, Measured, Race
+from autotune.seam import Confirmed, Failed, Measured, Race
 
 Knobs = dict[str, Any]
 
@@ -100,14 +100,14 @@ class Ledger:
 
         Args:
             knobs: Values of the study's space.
-            result: Measured is kept with its median as the trial's value; a failure fails the trial; a candidate
+            result: Measured is kept with its score as the trial's value; a failure fails the trial; a candidate
                 that was only lowered has no time and is kept as pruned.
             spent_s: Seconds of screening so far, over all sessions.
         """
         attributes = {"kind": "screen", "digest": digest_of(result), "spent_s": spent_s}
         if isinstance(result, Failed):
             attributes |= {"reason": result.reason, "detail": result.detail}
-        value = result.timing.median_us if isinstance(result, Measured) else None
+        value = result.timing.score_us if isinstance(result, Measured) else None
         state = {Measured: TrialState.COMPLETE, Failed: TrialState.FAIL}.get(type(result), TrialState.PRUNED)
         self._add(state, value, knobs, attributes, result)
 
@@ -141,6 +141,20 @@ class Ledger:
             self._add(TrialState.FAIL, None, {}, attributes, result)
         else:
             self._add(TrialState.COMPLETE, time_us, finalists[winner], attributes, result)
+
+    def record_confirmation(self, knobs: Mapping[str, Any], result: Confirmed | Failed) -> None:
+        """Records how a race's winner did on fresh inputs, as a trial of its own that has no value."""
+        state = TrialState.FAIL if isinstance(result, Failed) else TrialState.PRUNED
+        self._add(state, None, {}, {"kind": "confirm", "knobs": dict(knobs)}, result)
+
+    def confirmations(self) -> list[tuple[Knobs, Confirmed | Failed]]:
+        """Returns every recorded confirmation with its configuration, oldest first."""
+        trials = self.study.get_trials(deepcopy=False)
+        return [
+            (dict(trial.user_attrs["knobs"]), _unpacked(trial))
+            for trial in trials
+            if _kind(trial) == "confirm"
+        ]
 
     def finish_screening(self, spent_s: float) -> None:
         """Notes the seconds that screening took, also those after its last record."""
@@ -275,13 +289,11 @@ def _kind(trial: FrozenTrial) -> str | None:
 
 
 def _screen_record(trial: FrozenTrial) -> ScreenRecord:
-    return ScreenRecord(
-        number=trial.number, knobs=dict(trial.params), result=unpack(trial.user_attrs["result"])
-    )
+    return ScreenRecord(number=trial.number, knobs=dict(trial.params), result=_unpacked(trial))
 
 
 def _race_record(trial: FrozenTrial) -> RaceRecord:
-    result = unpack(trial.user_attrs["result"])
+    result = _unpacked(trial)
     assert isinstance(result, Race | Failed)
     return RaceRecord(
         number=trial.number,
@@ -289,3 +301,13 @@ def _race_record(trial: FrozenTrial) -> RaceRecord:
         rounds=trial.user_attrs["rounds"],
         result=result,
     )
+
+
+def _unpacked(trial: FrozenTrial) -> Result:
+    try:
+        return unpack(trial.user_attrs["result"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"trial {trial.number} of the study holds no result ({type(error).__name__}: {error}); "
+            "use --fresh to start over"
+        ) from error

@@ -43,7 +43,7 @@ def check(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Report:
     start = time.perf_counter()
     try:
         traced = trace(fn, args, kwargs)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a function that ends the process must not pass for a legal one
         fault = trace_fault(error, place)
         if fault is None:
             raise InputError(_untraceable(subject, error)) from error

@@ -61,6 +61,12 @@ def device_named(name: str) -> Device:
     """
     known = KNOWN.get(slug(name)) if isinstance(name, str) else None
     if known is None:
-        one_of("device", name, tuple(device.kind for device in KNOWN.values()))
+        kinds = tuple(device.kind for device in KNOWN.values())
+        within = [kind for kind in kinds if isinstance(name, str) and name and slug(name) in slug(kind)]
+        if within:
+            raise FieldError(
+                "device", name, f"{', '.join(kinds)} (did you mean {' or '.join(map(repr, within))}?)"
+            )
+        one_of("device", name, kinds)
         raise FieldError("device", name, "a Hopper device kind")
     return known

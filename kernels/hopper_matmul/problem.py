@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
@@ -45,7 +46,7 @@ def one_of(key: str, value: object, names: tuple[str, ...]) -> str:
 
 
 def _size(key: str, value: object) -> int:
-    if isinstance(value, str) and value.strip().isdecimal():
+    if isinstance(value, str) and re.fullmatch(r"\s*[0-9]{1,10}\s*", value):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_SIZE:
         raise FieldError(key, value, f"a whole number from 1 to {MAX_SIZE}")

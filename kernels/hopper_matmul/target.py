@@ -15,7 +15,7 @@ from hopper_matmul.config import KNOB_NAMES, Config
 from hopper_matmul.facts import Facts
 from hopper_matmul.hardware import Device
 from hopper_matmul.heuristic import heuristic_configs
-from hopper_matmul.problem import Problem
+from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
 from hopper_matmul.repair import repaired
 
 if TYPE_CHECKING:
@@ -90,6 +90,21 @@ class HopperMatmul:
         """Returns the SHA-256 of this package's sources, first 16 hex digits."""
         return _source_digest()
 
+    def operand_roles(self, problem: Problem) -> dict[str, int]:
+        """Returns the bytes of the operands by role: lhs are the activations, rhs the weights."""
+        return {
+            "activations": problem.batch * problem.m * problem.k * ITEMSIZE_BYTES[problem.lhs_dtype],
+            "weights": problem.batch
+            * problem.groups
+            * problem.k
+            * problem.n
+            * ITEMSIZE_BYTES[problem.rhs_dtype],
+        }
+
+    def activation_operands(self, problem: Problem) -> tuple[int, ...]:
+        """Returns the places of the activations among the operands."""
+        return (0,)
+
     def build(self, problem: Problem, config: Config, device: Device) -> Callable[..., Any]:
         """See `kernel.build`."""
         from hopper_matmul import kernel
@@ -108,11 +123,23 @@ class HopperMatmul:
 
         return reference.operands(problem, seed)
 
+    def exact_operands(self, problem: Problem, seed: int) -> tuple[Any, ...] | None:
+        """See `reference.exact_operands`."""
+        from hopper_matmul import reference
+
+        return reference.exact_operands(problem, seed)
+
     def rival(self, problem: Problem) -> Callable[..., Any]:
         """See `reference.rival`."""
         from hopper_matmul import reference
 
         return reference.rival(problem)
+
+    def rivals(self, problem: Problem) -> dict[str, tuple[Callable[..., Any], dict[str, bool]]]:
+        """See `reference.rivals`."""
+        from hopper_matmul import reference
+
+        return reference.rivals(problem)
 
     def reference(self, problem: Problem) -> Callable[..., Any]:
         """See `reference.reference`."""

@@ -90,6 +90,7 @@ def test_a_race_interleaves_finalists_with_the_rival(l2):
             # The same twice: what an honest race cannot tell apart.
             candidates=(candidates[0], candidates[0]),
             rounds=100,
+            formulations=("plain",),
         )
         evaluator.submit(job)
         entries = collect(evaluator, 1)[0].result.entries

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def entry(
         "driver": "580.1",
         "jax": "0.12.0.1",
         "jaxlib": "0.12.0.1",
-        "protocol": {"timer": "cupti", "l2": "clean", "rounds": 20, "warmup": 2},
+        "protocol": dataclasses.asdict(MeasureProtocol()),
         "numerics": "float32",
         "date": "2026-11-30",
     }

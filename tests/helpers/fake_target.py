@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+import itertools
 import os
 import signal
 import sys
@@ -12,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autotune.evaluate.timing import Lane
+from autotune.evaluate.guard import Reading
+from autotune.evaluate.timing import Lane, Sampled
 from autotune.seam import Candidate, MeasureProtocol, RaceJob, ScreenJob
 
 NAME = "fake"
@@ -75,6 +78,10 @@ class FakeTarget:
             return lambda lhs, rhs: jnp.where(lhs @ rhs > floor, jnp.nan, 0.0).at[0, 0].set(1.0)
         if config.mode == "fault_when_run":
             return _faulting
+        if config.mode == "now_and_then":
+            return _wrong_once_in_a_hundred
+        if config.mode == "slow_compile":
+            return _hard_to_compile
         if config.mode == "wrong_shape":
             return lambda lhs, rhs: (lhs @ rhs).T[:1]
         return lambda lhs, rhs: jnp.maximum(lhs @ rhs, floor)
@@ -91,6 +98,16 @@ class FakeTarget:
         keys = jax.random.split(jax.random.key(seed))
         types = self.operand_types(problem)
         return tuple(jax.random.normal(key, each.shape) for key, each in zip(keys, types, strict=True))
+
+    def exact_operands(self, problem: FakeProblem, seed: int) -> tuple[Any, ...]:
+        import jax
+
+        keys = jax.random.split(jax.random.key(seed))
+        types = self.operand_types(problem)
+        return tuple(
+            jax.random.randint(key, each.shape, -2, 3).astype("float32")
+            for key, each in zip(keys, types, strict=True)
+        )
 
     def rival(self, problem: FakeProblem) -> Callable[..., Any]:
         return lambda lhs, rhs: lhs @ rhs
@@ -115,6 +132,33 @@ def _faulting(lhs: Any, rhs: Any) -> Any:
     return jax.pure_callback(fail, jax.ShapeDtypeStruct(product.shape, product.dtype), product)
 
 
+def _wrong_once_in_a_hundred(lhs: Any, rhs: Any) -> Any:
+    """Gives one element of every hundredth product the wrong sign."""
+    import jax
+    import numpy as np
+
+    runs = itertools.count(1)
+
+    def spoil(product: Any) -> Any:
+        spoilt = np.array(product)
+        if next(runs) % 100 == 0:
+            spoilt[0, 0] *= -1
+        return spoilt
+
+    product = lhs @ rhs
+    return jax.pure_callback(spoil, jax.ShapeDtypeStruct(product.shape, product.dtype), product)
+
+
+def _hard_to_compile(lhs: Any, rhs: Any) -> Any:
+    """XLA folds this running sum of a constant, which takes it time that is quadratic in the length."""
+    import jax.numpy as jnp
+    from jax import lax
+
+    ones = lax.full((400_000,), 1.0, jnp.float32) * jnp.arange(400_000.0)
+    sums = lax.reduce_window(ones, 0.0, lax.add, (200_000,), (1,), "SAME")
+    return lhs @ rhs + sums[0] * 0.0
+
+
 def _misbehave(mode: str) -> None:
     match mode:
         case "abort":
@@ -126,6 +170,13 @@ def _misbehave(mode: str) -> None:
             os._exit(7)
         case "hang":
             time.sleep(FOREVER_S)
+        case "segfault":
+            ctypes.memset(1, 0, 1)  # writes far outside of anything that is mapped
+        case "fill_memory":
+            hoard = []
+            while True:
+                hoard.append(bytearray(os.urandom(2**20) * 32))
+                time.sleep(0.01)
         case "raise":
             raise ValueError("the fake kernel refuses\nto be built")
         case "babble":
@@ -145,18 +196,23 @@ class ScriptedTimer:
     def prepare(self) -> None:
         """Nothing to compile."""
 
-    def screen(self, lane: Lane, protocol: MeasureProtocol, best_us: float | None) -> tuple[float, ...]:
+    def screen(self, lane: Lane, protocol: MeasureProtocol, best_us: float | None) -> Sampled:
         self._log(f"screen {lane.digest} {best_us}")
         lane.call()
         _misbehave_in_timer(lane.name)
-        return (_time_us(lane.name),) * protocol.rounds
+        return Sampled(samples_us=(_time_us(lane.name),) * protocol.rounds)
 
     def race(
-        self, lanes: Sequence[Lane], protocol: MeasureProtocol, rounds: int, progress: Callable[[], None]
-    ) -> list[tuple[float, ...]]:
+        self,
+        lanes: Sequence[Lane],
+        protocol: MeasureProtocol,
+        rounds: int,
+        progress: Callable[[], None],
+        seconds: float,
+    ) -> list[Sampled]:
         self._log(f"race {len(lanes)}")
         progress()
-        return [(_time_us(lane.name),) * rounds for lane in lanes]
+        return [Sampled(samples_us=(_time_us(lane.name),) * rounds) for lane in lanes]
 
     @staticmethod
     def _log(line: str) -> None:
@@ -177,6 +233,10 @@ def _misbehave_in_timer(name: str) -> None:
         import jax
 
         raise jax.errors.JaxRuntimeError("INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access")
+    if "mode='room_at_second_try'" in name:
+        log = Path(os.environ["FAKE_TIMER_LOG"])
+        if log.read_text().count("screen ") == 1:
+            name = "mode='out_of_memory'"
     if "mode='out_of_memory'" in name:
         import jax
 
@@ -206,3 +266,23 @@ def race(job_id: int, *candidates: Candidate, rounds: int = 4) -> RaceJob:
     return RaceJob(
         job_id=job_id, problem=FakeProblem(), target=NAME, candidates=tuple(candidates), rounds=rounds
     )
+
+
+class TroubledWatch:
+    """A `guard.Watch` of a card that is too hot at the end of the first batch, and sound after that."""
+
+    card, clock = "GPU-fake", "spin"
+
+    def __init__(self) -> None:
+        self._readings = 0
+
+    def prepare(self) -> None:
+        """Nothing to compile."""
+
+    def read(self) -> Reading:
+        self._readings += 1
+        hot = ("hw_thermal_slowdown",) if self._readings == 1 else ()
+        return Reading(sm_mhz=1980.0, throttle=hot, others=None, xids=())
+
+    def power_and_heat(self) -> tuple[float, int]:
+        return 300.0, 50

@@ -17,7 +17,10 @@ import numpy as np
 
 from autotune.driver import Stages
 from autotune.progress import PlainProgress
+from autotune.runconfig import RaceSettings
 from autotune.seam import (
+    Confirmed,
+    ConfirmJob,
     Failed,
     Lowered,
     LoweredOnly,
@@ -62,6 +65,10 @@ class ScriptedProblem:
     def flops(self) -> int:
         return 2 * self.m**3
 
+    @property
+    def min_bytes(self) -> int:
+        return 6 * self.m**2
+
     def to_fields(self) -> dict[str, int]:
         return {"m": self.m}
 
@@ -79,6 +86,9 @@ class ScriptedDevice:
 class ScriptedRejection:
     rule: str
 
+    def line(self) -> str:
+        return f"{self.rule}: no"
+
 
 @dataclass(frozen=True, slots=True)
 class ScriptedLegalSet:
@@ -86,6 +96,7 @@ class ScriptedLegalSet:
     values: tuple[tuple[Any, ...], ...]
     codes: np.ndarray
     rejected: Mapping[str, int]
+    examples: Mapping[str, Mapping[str, Any]]
 
     @property
     def size(self) -> int:
@@ -108,15 +119,18 @@ class ScriptedSpace:
         if self._legal is None:
             names, values = tuple(self.knobs), tuple(self.knobs.values())
             rejected: Counter[str] = Counter()
+            examples: dict[str, dict[str, Any]] = {}
             rows = []
             for codes in itertools.product(*(range(len(v)) for v in values)):
-                broken = self._rule({n: v[c] for n, v, c in zip(names, values, codes)})
+                knobs = {n: v[c] for n, v, c in zip(names, values, codes)}
+                broken = self._rule(knobs)
                 if broken is None:
                     rows.append(codes)
                 else:
                     rejected[broken] += 1
+                    examples.setdefault(broken, knobs)
             codes = np.array(rows, dtype=np.uint8).reshape(len(rows), len(names))
-            self._legal = ScriptedLegalSet(names, values, codes, dict(rejected))
+            self._legal = ScriptedLegalSet(names, values, codes, dict(rejected), examples)
         return self._legal
 
 
@@ -172,6 +186,7 @@ class ScriptedEvaluator:
     Attributes:
         screened: Knobs of every screening job that was answered.
         races: Every race job.
+        confirmed: Knobs of every confirmation.
         interrupt_after: Raise KeyboardInterrupt from the poll after that many answers; None: never.
     """
 
@@ -182,6 +197,7 @@ class ScriptedEvaluator:
         fails: Callable[[Mapping[str, Any]], Failed | None] = lambda knobs: None,
         race_time_us: Callable[[Mapping[str, Any]], float] | None = None,
         race_fails: Callable[[Mapping[str, Any]], bool] = lambda knobs: False,
+        confirm_fails: Callable[[Mapping[str, Any]], Failed | None] = lambda knobs: None,
         rival_us: float | None = 12.0,
         kind: str = "gpu",
         capacity: int = 3,
@@ -191,12 +207,14 @@ class ScriptedEvaluator:
         self.time_us, self.fails, self.kind, self.capacity = time_us, fails, kind, capacity
         self.race_time_us, self.race_fails, self.rival_us = race_time_us or time_us, race_fails, rival_us
         self.interrupt_after, self.on_answer = interrupt_after, on_answer
+        self.confirm_fails = confirm_fails
         self.screened: list[dict[str, Any]] = []
+        self.confirmed: list[dict[str, Any]] = []
         self.races: list[RaceJob] = []
         self.is_closed = False
-        self._queue: list[ScreenJob | RaceJob] = []
+        self._queue: list[ScreenJob | RaceJob | ConfirmJob] = []
 
-    def submit(self, job: ScreenJob | RaceJob) -> None:
+    def submit(self, job: ScreenJob | RaceJob | ConfirmJob) -> None:
         assert not self.is_closed
         self._queue.append(job)
         assert len(self._queue) <= self.capacity
@@ -212,6 +230,10 @@ class ScriptedEvaluator:
             self.races.append(job)
             return [Outcome(job_id=job.job_id, result=self._race(job))]
         knobs = dict(job.candidate.config)
+        if isinstance(job, ConfirmJob):
+            self.confirmed.append(knobs)
+            result = self.confirm_fails(knobs) or Confirmed(runs=500, error=1e-3, exact_runs=240)
+            return [Outcome(job_id=job.job_id, result=result)]
         self.screened.append(knobs)
         self.on_answer(len(self.screened))
         return [Outcome(job_id=job.job_id, result=self._screen(knobs))]
@@ -264,6 +286,7 @@ class ScriptedConfig:
     space: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     search: ScriptedSearch = ScriptedSearch()
     protocol: MeasureProtocol = dataclasses.field(default_factory=lambda: MeasureProtocol(rounds=5))
+    race: RaceSettings = dataclasses.field(default_factory=lambda: RaceSettings(processes=1, rounds=5))
     storage: str | None = None
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import jax
 import jax.numpy as jnp
 import pytest
 
 from autotune.evaluate.bench import Bench
 from autotune.evaluate.fault import CandidateError
+from autotune.evaluate.fence import TRIES, Fence
 from tests.helpers.fake_target import FakeProblem, FakeTarget
 
 
@@ -21,8 +24,18 @@ class IntegerTarget(FakeTarget):
     def operands(self, problem, seed):
         return tuple(jnp.ones(each.shape, each.dtype) for each in self.operand_types(problem))
 
+    def exact_operands(self, problem, seed):
+        return self.operands(problem, seed)
+
     def reference(self, problem):
         return lambda lhs, rhs: (lhs @ rhs).astype(jnp.float32)
+
+
+class NothingExact(FakeTarget):
+    """A target whose results are rounded in between, so that no input gives an exact one."""
+
+    def exact_operands(self, problem, seed):
+        return None
 
 
 def _bench(target=None) -> Bench:
@@ -38,7 +51,7 @@ def _verify(bench, function):
 
 
 def test_the_error_is_relative_to_the_norm_of_the_reference():
-    bench = _bench()
+    bench = _bench(NothingExact())
     assert _verify(bench, lambda lhs, rhs: lhs @ rhs).error < 1e-6
     assert _verify(bench, lambda lhs, rhs: 1.0005 * (lhs @ rhs)).error == pytest.approx(5e-4, rel=1e-2)
     with pytest.raises(CandidateError, match=r"relative error 0.002, tolerance 0.001") as raised:
@@ -61,7 +74,7 @@ def test_integers_are_poisoned_with_their_least_value():
 
 
 def test_a_result_in_a_freed_buffer_counts_as_poisoned(monkeypatch):
-    bench = _bench()
+    bench = _bench(NothingExact())
     result = bench._programs["poison"]() * 0 + 1  # any live array with an address
     right = jnp.asarray(bench.operands[0] @ bench.operands[1])
     monkeypatch.setattr(bench, "_free_poisoned_buffers", lambda: {right.unsafe_buffer_pointer()})
@@ -79,8 +92,111 @@ def test_operands_are_the_same_for_the_same_seed():
     assert all((a == b).all() for a, b in zip(first.operands, second.operands, strict=True))
 
 
-def test_the_peak_of_memory_counts_operands_poison_and_reference():
-    bench = Bench(FakeTarget(), FakeProblem(m=1024, n=2048, k=512), seed=0)
+def test_the_peak_of_memory_counts_operands_poison_posts_and_references():
+    bench = Bench(NothingExact(), FakeProblem(m=1024, n=2048, k=512), seed=0)
     operands = (1024 * 512 + 512 * 2048) * 4  # 6 MiB
     result = 1024 * 2048 * 4  # 8 MiB: two poisoned buffers, the result, and as much for the reference
-    assert bench.size_bytes == operands + 3 * result + result + 256 * 2**20
+    posts = 3 * 2**20  # around two holes
+    peak = operands + 3 * result + result + posts + 256 * 2**20
+    assert bench.size_bytes == peak
+    # Integer-valued operands and their result are kept beside the normal ones.
+    exact = Bench(FakeTarget(), FakeProblem(m=1024, n=2048, k=512), seed=0)
+    assert exact.size_bytes == peak + operands + result
+
+
+def test_one_wrong_element_in_a_million_is_found_by_its_bits():
+    bench = Bench(FakeTarget(), FakeProblem(m=1024, n=1024, k=8), seed=0)
+    bench.prepare()
+    bench.load()
+    # One element off by its own size is 1/1024 of the norm of 2^20 equal ones, and within the tolerance of 1e-3.
+    with pytest.raises(
+        CandidateError, match=r"1 of 1048576 elements of an integer-valued product differ"
+    ) as raised:
+        _verify(bench, lambda lhs, rhs: (lhs @ rhs).at[3, 5].add(1.0))
+    assert raised.value.reason == "wrong"
+    assert _verify(bench, lambda lhs, rhs: lhs @ rhs).exact
+
+
+def test_without_integer_valued_operands_nothing_is_said_of_bits():
+    bench = Bench(NothingExact(), FakeProblem(m=4, n=4, k=8), seed=0)
+    bench.prepare()
+    bench.load()
+    assert _verify(bench, lambda lhs, rhs: lhs @ rhs).exact is None
+
+
+def test_the_sign_of_a_zero_is_no_difference():
+    bench = _bench()
+    bench._exact.operands = tuple(jnp.zeros(each.shape, each.dtype) for each in bench.types)
+    bench.verify_bits(lambda lhs, rhs: -(lhs @ rhs))
+
+
+def test_another_problem_has_other_operands_with_the_same_seed():
+    small, large = (Bench(FakeTarget(), FakeProblem(m=4, n=4, k=k), seed=0) for k in (8, 16))
+    for bench in (small, large):
+        bench.prepare()
+        bench.load()
+    assert not (small.operands[0] == large.operands[0][:, :8]).any()
+
+
+def test_fresh_operands_come_with_their_own_references():
+    bench = _bench()
+    first = bench.operands[0]
+    old = bench.verify(lambda lhs, rhs: lhs @ rhs, bench.expected)
+    bench.load(seed=7)
+    assert not (bench.operands[0] == first).any()
+    assert bench.verify(lambda lhs, rhs: lhs @ rhs, bench.expected).error < 1e-6
+    assert old.error < 1e-6
+    bench.load()  # the bench's own are not asked for again where any are there
+    assert not (bench.operands[0] == first).any()
+
+
+def test_a_write_beside_the_result_is_stray_and_names_how_many_bytes():
+    bench = _bench()
+    product = jax.jit(lambda lhs, rhs: lhs @ rhs).lower(*bench.types).compile()
+
+    def overrun(lhs, rhs):
+        result = jax.block_until_ready(product(lhs, rhs))
+        ctypes.memset(bench._fence._posts[1].unsafe_buffer_pointer() + 100, 0, 24)
+        return result
+
+    with pytest.raises(CandidateError, match="24 bytes beside the result were written") as raised:
+        bench.verify(overrun, bench.expected)
+    assert raised.value.reason == "stray"
+    # The posts are mended: the next candidate is not blamed for it.
+    assert bench.verify(product, bench.expected).error < 1e-6
+
+
+class Buffer:
+    def __init__(self, place):
+        self.place = place
+
+    def unsafe_buffer_pointer(self):
+        return self.place
+
+    def delete(self):
+        self.place = None
+
+    def block_until_ready(self):
+        return self
+
+
+POST, HOLE = 2**20, 1024  # a result of 1,000 bytes takes four units of 256
+
+
+@pytest.mark.parametrize(
+    ("post_places", "hole_places", "guarded"),
+    [
+        ([4096, 4096 + POST + HOLE], [4096 + POST], True),
+        # Smaller pieces elsewhere come first, and are plugged.
+        ([64, 128, 4096, 32, 4096 + POST + HOLE], [9, 4096 + POST], True),
+        ([4096, 4096 + POST + HOLE], [64] * TRIES, False),
+        ([4096] + [64] * TRIES, [4096 + POST], False),
+    ],
+)
+def test_a_result_counts_as_guarded_only_right_between_two_posts(post_places, hole_places, guarded):
+    fence = Fence(1000, 1, lambda function, *types: jax.jit(function).lower(*types).compile())
+    posts, holes = (iter([Buffer(place) for place in places]) for places in (post_places, hole_places))
+    fence._block, fence._post, fence._hole = lambda: Buffer(4096), lambda: next(posts), lambda: next(holes)
+    fence.lay()
+    assert fence.encloses(4096 + POST) is guarded
+    assert not fence.encloses(4096)

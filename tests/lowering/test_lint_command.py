@@ -216,3 +216,10 @@ def test_command_takes_less_than_three_seconds_with_its_start():
     assert "smem_bytes=327680 > max_smem_bytes=232448" in done.stdout
     # Time on the CPU: what waits for other processes of a busy machine is not the command's.
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 3.0
+
+
+def test_a_function_that_ends_the_process_is_not_legal(tmp_path, capsys):
+    path = tmp_path / "ends.py"
+    path.write_text("import sys\n\n\ndef run(x):\n    sys.exit(0)\n")
+    assert main([f"{path}:run", "--arg", "f32[8]"]) == 2
+    assert "SystemExit" in capsys.readouterr().err

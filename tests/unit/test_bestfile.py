@@ -32,7 +32,7 @@ def test_entries_are_blocks_of_lines_sorted_by_size(tmp_path):
     assert '   "kernel_us": 100.0,' in lines
     assert '   "ratio": [1.09, 1.1, 1.11],' in lines
     assert lines[0] == "{"
-    assert lines[1] == ' "schema": 1,'
+    assert lines[1] == ' "schema": 2,'
     assert json.loads(path.read_text())["entries"].keys() == {
         entry_key("hopper_matmul", problem(m=m)) for m in (64, 512, 2048)
     }
@@ -88,7 +88,7 @@ def test_a_broken_entry_is_left_out_and_named(tmp_path, field, value, reason):
         ('{"schema": 1, "entr', "is not JSON (Unterminated string"),
         ("[]", "is not a best file: no schema number; restore it, or move it away"),
         ('{"schema": true}', "is not a best file: no schema number; restore it, or move it away"),
-        ('{"schema": 2}', "has schema 2; this version reads up to 1: update hopper-autotune"),
+        ('{"schema": 3}', "has schema 3; this version reads up to 2: update hopper-autotune"),
         ('{"schema": 1}', "is not a best file: `device` or `entries` is missing"),
     ],
 )

@@ -114,9 +114,10 @@ def test_a_replay_searches_what_was_recorded_within_what_was_asked(on, tmp_path)
     config = load_run_config(tmp_path / "run.yaml")
     space = choice.narrowed(config, chosen.recorded[PROBLEM]).space
     assert space == {"stages": (3, 4), "tile_m": (64, 128)}
+    assert choice.unrecorded(config, chosen.recorded[PROBLEM]) == {"stages": [6]}
     on(text="space: {stages: [5, 6]}")
     config = load_run_config(tmp_path / "run.yaml")
     with pytest.raises(
-        InputError, match=r"space\.stages: the recorded space has none of these values; allowed: 2, 3, 4"
+        InputError, match=r"space\.stages=5, 6: the recorded space has none of these; allowed: 2, 3, 4"
     ):
         choice.narrowed(config, chosen.recorded[PROBLEM])

@@ -12,7 +12,8 @@ import pytest
 from autotune.driver import Stages, run
 from autotune.errors import NothingLegalError, NothingSurvivedError
 from autotune.ledger.storage import open_ledger
-from autotune.seam import Failed
+from autotune.runconfig import RaceSettings
+from autotune.seam import Failed, RaceEntry
 from tests.helpers.scripted import (
     ScriptedConfig,
     ScriptedDevice,
@@ -66,7 +67,43 @@ def test_an_exhaustive_run_finds_the_best_and_races_it(tmp_path):
     assert (result.counts.raw, result.counts.legal, result.counts.measured) == (320, 212, 212)
     assert result.counts.rejected == {"smem": 80, "threads": 28}
     (race,) = evaluator.races
-    assert len(race.candidates) == 6 and race.rounds == 5 and evaluator.is_closed
+    assert len(race.candidates) == 3 and race.rounds == 5 and evaluator.is_closed
+
+
+def test_a_race_runs_in_several_processes_and_is_recorded_as_one(tmp_path):
+    race = RaceSettings(processes=3, rounds=5, seconds=2.0)
+    evaluator = ScriptedEvaluator(rival_us=12.0)
+    first = tuned(tmp_path, evaluator, candidates=12, race=race).problems[0]
+    assert [(job.session, job.seconds, job.rounds) for job in evaluator.races] == [
+        (0, 2.0, 5),
+        (1, 2.0, 5),
+        (2, 2.0, 5),
+    ]
+    assert len({job.candidates for job in evaluator.races}) == 1
+    assert len(first.winner.samples_us) == len(first.winner.xla_samples_us) == 15
+    idle = ScriptedEvaluator()
+    again = tuned(tmp_path, idle, candidates=12, race=race).problems[0]
+    assert idle.races == [] and again.winner == first.winner
+
+
+def test_a_later_race_of_the_study_takes_the_rival_that_was_found_best(tmp_path):
+    class TwoRivals(ScriptedEvaluator):
+        def _race(self, job):
+            race = super()._race(job)
+            lane = measured({"rival": 2}, [9.5] * job.rounds)
+            entry = RaceEntry(finalist=None, result=lane, formulation="padded")
+            return dataclasses.replace(race, entries=(*race.entries, entry))
+
+    first = TwoRivals()
+    winner = tuned(tmp_path, first, candidates=12).problems[0].winner
+    assert (winner.formulation, winner.xla_time_us, winner.plain_time_us) == ("padded", 9.5, 12.0)
+    assert [job.formulations for job in first.races] == [None]
+    second = TwoRivals()
+    tuned(tmp_path, second, candidates=40)
+    assert [job.formulations for job in second.races] == [("plain", "padded")] or not second.races
+    third = TwoRivals()
+    tuned(tmp_path, third, candidates=40, race=RaceSettings(processes=1, rounds=6))
+    assert [job.formulations for job in third.races] == [("plain", "padded")]
 
 
 def test_xla_wins_where_it_ties(tmp_path):
@@ -211,7 +248,8 @@ def test_nothing_legal_is_told_with_its_rules_and_the_other_problems_are_tuned(t
     result = tuned(tmp_path, ScriptedEvaluator(), OnlySmall(), problems=problems, candidates=5)
     assert result.problems[0].winner is None and result.problems[1].winner is not None
     with pytest.raises(
-        NothingLegalError, match=r"8192 cubed: none of 16 .* NVIDIA H200; rejected: smem 16\."
+        NothingLegalError,
+        match=r"8192 cubed: none of 16 .* NVIDIA H200; rejected: smem 16; most of all smem: no",
     ):
         result.raise_for_failure()
     assert len(list((tmp_path / "trials").glob("*.journal"))) == 1
@@ -260,7 +298,7 @@ def test_identical_modules_race_once_and_count_as_duplicates(tmp_path):
     result = tuned(tmp_path, evaluator, sampler="exhaustive", candidates=1000).problems[0]
     assert result.counts.duplicates == 106
     raced = [dict(candidate.config) for candidate in evaluator.races[0].candidates]
-    assert [knobs["order"] for knobs in raced] == ["columns"] * 6
+    assert [knobs["order"] for knobs in raced] == ["columns"] * 3
 
 
 def test_lowering_only_gives_counts_and_no_times(tmp_path):

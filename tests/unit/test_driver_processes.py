@@ -30,6 +30,7 @@ from autotune.driver import run
 folder, seed, pause_s = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
 config = ScriptedConfig(results=folder, search=ScriptedSearch(sampler="random", seed=seed, candidates=60))
 evaluator = ScriptedEvaluator(on_answer=lambda count: time.sleep(pause_s))
+(folder / f"ready{seed}").touch()
 while not (folder / "go").exists():
     time.sleep(0.01)
 result = run(config, ScriptedDevice(), scripted_stages(evaluator)).problems[0]
@@ -53,6 +54,10 @@ def stored_trials(folder):
 
 def test_two_processes_share_a_study_and_each_keeps_its_budget(tmp_path):
     processes = [started(tmp_path, seed) for seed in (1, 2)]
+    # Importing takes longer than measuring: without this the first may be done before the second begins.
+    deadline_s = time.monotonic() + 30
+    while len(list(tmp_path.glob("ready*"))) < 2 and time.monotonic() < deadline_s:
+        time.sleep(0.005)
     (tmp_path / "go").touch()
     outputs = [process.communicate(timeout=60)[0].split() for process in processes]
     counts = [int(count) for count, _ in outputs]

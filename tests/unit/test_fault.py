@@ -27,3 +27,21 @@ def test_an_exception_is_charged_to_its_step(step, raised, reason):
         raise raised
     assert caught.value.reason == reason
     assert not caught.value.loses_context
+
+
+def test_a_card_without_room_is_memory_in_every_step():
+    import jax
+
+    full = jax.errors.JaxRuntimeError(
+        "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 4294967296 bytes"
+    )
+    block = jax.errors.JaxRuntimeError(
+        "RESOURCE_EXHAUSTED: Shared memory size limit exceeded: requested 262144"
+    )
+    for step in ("lower", "compile", "launch", "error"):
+        with pytest.raises(CandidateError) as caught, charged_to(step):
+            raise full
+        assert (caught.value.reason, caught.value.loses_context) == ("memory", False)
+    with pytest.raises(CandidateError) as caught, charged_to("compile"):
+        raise block
+    assert caught.value.reason == "compile"

@@ -13,7 +13,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = ("search", "evaluate", "ledger", "lint")
-SHARED = ("autotune.target", "autotune.seam", "autotune.errors")
+SHARED = (
+    "autotune.target",
+    "autotune.seam",
+    "autotune.errors",
+    "autotune.paired",
+    "autotune.health",
+    "autotune.gpuwatch",
+)
 ARITHMETIC = ("problem", "config", "hardware", "scopes", "legality", "heuristic")
 HEAVY = ("jax", "jaxlib", "numpy", "pandas", "optuna", "rich", "yaml", "pynvml")
 

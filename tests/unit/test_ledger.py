@@ -10,7 +10,6 @@ import random
 import pytest
 
 from autotune.errors import AutotuneError, InputError
-from autotune.ledger import journal
 from autotune.ledger.frames import races_frame, trials_frame
 from autotune.ledger.provenance import Provenance
 from autotune.ledger.records import pack, unpack
@@ -185,13 +184,13 @@ def test_a_full_disk_ends_in_one_line_and_leaves_no_half_record(tmp_path, monkey
     write = os.write
 
     def half_then_full(descriptor, record):
-        monkeypatch.setattr(journal.os, "write", full)
+        monkeypatch.setattr(os, "write", full)
         return write(descriptor, record[:100])
 
     def full(descriptor, record):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(journal.os, "write", half_then_full)
+    monkeypatch.setattr(os, "write", half_then_full)
     with pytest.raises(AutotuneError, match="cannot write a trial: No space left on device"):
         ledger.record_screen(B, RESULTS[0], spent_s=2.0)
     assert the_journal(tmp_path).stat().st_size == size
@@ -247,3 +246,24 @@ def test_frames_hold_one_row_a_candidate_and_one_a_lane(tmp_path):
 
 def test_an_empty_study_has_an_empty_frame(tmp_path):
     assert len(trials_frame(opened(tmp_path).study)) == 0
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"), [(b"\n", "is not JSON"), (b"[]\n", "is not a record")], ids=["empty", "list"]
+)
+def test_a_bad_last_line_is_named(tmp_path, damage, says):
+    opened(tmp_path).record_screen(A, RESULTS[0], spent_s=1.0)
+    path = the_journal(tmp_path)
+    lines = path.read_bytes().count(b"\n")
+    with path.open("ab") as file:
+        file.write(damage)
+    with pytest.raises(InputError, match=rf"{path.name}: is damaged \(line {lines + 1} {says}\)"):
+        opened(tmp_path)
+
+
+def test_a_result_that_was_edited_is_one_line(tmp_path):
+    opened(tmp_path).record_screen(A, RESULTS[0], spent_s=1.0)
+    path = the_journal(tmp_path)
+    path.write_text(path.read_text().replace('"type":"measured"', '"type":"zz"'))
+    with pytest.raises(InputError, match=r"trial 0 of the study holds no result .*--fresh"):
+        opened(tmp_path).screened()

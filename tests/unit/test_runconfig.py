@@ -9,11 +9,14 @@ import pytest
 
 from autotune.errors import InputError
 from autotune.runconfig import check_space, load_run_config, override
-from autotune.seam import MeasureProtocol
+from autotune.seam import Limits, MeasureProtocol
 from autotune.target import load_target
 
 MINIMAL = "problems: [{m: 64, n: 128, k: 256}]\n"
-KEYS = "name, target, device, evaluator, problems, suites, space, search, protocol, gpus, results, storage"
+KEYS = (
+    "name, target, device, evaluator, problems, suites, space, search, "
+    "protocol, race, limits, gpus, results, storage"
+)
 FIELDS = (
     "batch, m, n, k, lhs_dtype, rhs_dtype, out_dtype, layout, accumulation, scales, epilogue, groups, weight"
 )
@@ -50,7 +53,7 @@ def test_a_minimal_config_takes_the_defaults(tmp_path):
     assert (config.search.sampler, config.search.seed, config.search.candidates, config.search.seconds) == (
         "auto", 0, 200, 60.0,
     )  # fmt: skip
-    assert config.protocol == MeasureProtocol(timer="cupti", l2="clean", rounds=20, warmup=2)
+    assert config.protocol == MeasureProtocol(timer="auto", l2="auto", regime="auto", rounds=20, warmup=2)
     assert (config.results, config.storage, dict(config.space)) == (Path("results"), None, {})
 
 
@@ -74,10 +77,16 @@ storage: sqlite:///trials.db
     assert dict(config.space) == {"tile_n": (128, 256), "persistent": (True,)}
     assert (config.search.sampler, config.search.seed, config.search.candidates) == ("random", 7, 3)
     assert config.search.seconds == 1.5
-    assert config.protocol == MeasureProtocol(l2="warm", rounds=5, warmup=0)
+    assert config.protocol == MeasureProtocol(l2="warm", regime="auto", rounds=5, warmup=0)
     assert (config.gpus, config.results) == ((1, 0), tmp_path / "out")
     assert config.storage == "sqlite:///trials.db"
     assert not (tmp_path / "out").exists()
+
+
+def test_limits_are_read_and_the_others_keep_their_defaults(tmp_path):
+    config = load_run_config(written(tmp_path, MINIMAL + "limits: {run_s: 2.5, memory_gib: 4}\n"))
+    assert config.limits == Limits(run_s=2.5, memory_gib=4.0)
+    assert config.limits.compile_s == 120.0
 
 
 def test_suites_lie_beside_the_config_and_add_to_its_problems(tmp_path):
@@ -174,11 +183,26 @@ def test_suites_lie_beside_the_config_and_add_to_its_problems(tmp_path):
             MINIMAL + "search: 3",
             "search=3: allowed: a mapping with the keys sampler, seed, candidates, seconds",
         ),
-        (MINIMAL + "protocol: {timer: events}", "protocol.timer='events': allowed: cupti"),
-        (MINIMAL + "protocol: {l2: cold}", "protocol.l2='cold': allowed: clean, warm"),
+        (
+            MINIMAL + "limits: {run_s: 0}",
+            "limits.run_s=0: allowed: a number above 0, up to 86400",
+        ),
+        (
+            MINIMAL + "limits: {run: 3}",
+            "limits.run: unknown key (did you mean 'run_s'?); allowed: lower_s, compile_s, run_s, memory_gib",
+        ),
+        (
+            MINIMAL + "limits: {memory_gib: many}",
+            "limits.memory_gib='many': allowed: a number above 0, up to 1e+06",
+        ),
+        (MINIMAL + "protocol: {timer: events}", "protocol.timer='events': allowed: auto, cupti, chain"),
+        (
+            MINIMAL + "protocol: {l2: cold}",
+            "protocol.l2='cold': allowed: auto, clean, activations_warm, warm",
+        ),
         (
             MINIMAL + "protocol: {l2: cleen}",
-            "protocol.l2='cleen': allowed: clean, warm (did you mean 'clean'?)",
+            "protocol.l2='cleen': allowed: auto, clean, activations_warm, warm (did you mean 'clean'?)",
         ),
         (MINIMAL + "protocol: {rounds: 0}", "protocol.rounds=0: allowed: a whole number from 1 to 10000"),
         (

@@ -1,0 +1,80 @@
+"""The verb nightly: lock, look, measure, report; and what a cron or a timer gets as exit code."""
+
+from __future__ import annotations
+
+import datetime
+import errno
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from autotune.errors import AutotuneError
+from autotune.ledger.wholelines import DiskFullError
+from autotune.nightly import report
+from autotune.nightly.config import NightConfig, load_night_config
+from autotune.nightly.files import folder_within, night_lock
+from autotune.nightly.meter import NightMeter, UnfitError
+from autotune.nightly.night import Clocks, run_night
+from autotune.nightly.telling import unfit_summary, write_reports
+
+LEAST_FREE_BYTES = 64 * 2**20
+
+
+def run(
+    path: str | Path, results: str | None = None, make_meter: Callable[[NightConfig], Any] | None = None
+) -> int:
+    """Runs the night of a config and prints its short text.
+
+    Args:
+        results: Folder instead of the config's.
+        make_meter: Returns a NightMeter; tests pass their own. None: on the GPU.
+
+    Returns:
+        0 nothing to say, 10 improved, 20 regression, 30 machine unfit.
+    """
+    config = load_night_config(path, results)
+    if make_meter is None:
+        from autotune.nightly import gpumeter  # loads the driver and Optuna
+
+        make_meter = gpumeter.GpuMeter
+    folder = folder_within(config.run.results, "nightly")
+    with night_lock(folder):
+        meter = make_meter(config)
+        try:
+            return guarded(config, meter)
+        finally:
+            meter.close()
+
+
+def guarded(config: NightConfig, meter: NightMeter, clocks: Clocks | None = None) -> int:
+    """Runs a night under the caller's lock; a machine that is not fit, a full disk too, is 30."""
+    clocks = clocks or Clocks()
+    try:
+        free = shutil.disk_usage(config.run.results).free
+        if free < LEAST_FREE_BYTES:
+            raise UnfitError(f"{config.run.results}: only {free / 2**20:.0f} MiB of disk are free")
+        summary = run_night(config, meter, clocks)
+    except UnfitError as error:
+        return _unfit(config, meter, str(error), clocks.now())
+    except DiskFullError as error:
+        return _unfit(config, meter, str(error), clocks.now())
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        return _unfit(
+            config, meter, f"{error.filename or config.run.results}: {error.strerror}", clocks.now()
+        )
+    print(report.text(summary), flush=True)
+    return summary.exit_code
+
+
+def _unfit(config: NightConfig, meter: NightMeter, why: str, now: datetime.datetime) -> int:
+    summary = unfit_summary(config, meter, why, now)
+    try:
+        write_reports(config.run.results, summary)
+    except (OSError, AutotuneError) as error:  # the disk may be what is wrong
+        print(f"autotune: warning: no report was written: {error}", file=sys.stderr)
+    print(report.text(summary), flush=True)
+    return summary.exit_code

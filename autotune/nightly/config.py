@@ -1,0 +1,124 @@
+"""A night's config: which run config it keeps tuned, for how long, and with which kinds of variants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from autotune import configfile, fields, runconfig
+from autotune.bestfile import BestEntry
+from autotune.errors import InputError
+from autotune.fields import Place
+from autotune.runconfig import RunConfig
+
+KEYS = (
+    "run",
+    "minutes",
+    "variants",
+    "candidates",
+    "seconds",
+    "results",
+    "keep_trials_days",
+    "keep_history_days",
+)
+MAX_MINUTES = 24 * 60.0
+MAX_DAYS = 36_500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NightConfig:
+    """A checked night config.
+
+    Attributes:
+        run: Problems that must have a winner, and how they are tuned and measured. Every other stored winner of
+            the same device is verified too.
+        minutes: Wall clock of the whole night; what is left over is taken up the next night.
+        variants: "vetted": knob values that have won before; "all": the run config's space; or a space.
+        keep_trials_days, keep_history_days: Older journals of trials are removed; older nights that said nothing
+            new are thinned out.
+    """
+
+    path: Path
+    run: RunConfig
+    minutes: float = 60.0
+    variants: Literal["vetted", "all"] | Mapping[str, tuple[Any, ...]] = "vetted"
+    keep_trials_days: int = 30
+    keep_history_days: int = 180
+
+    @property
+    def name(self) -> str:
+        return self.run.name
+
+
+def load_night_config(path: str | Path, results: str | None = None) -> NightConfig:
+    """Reads and checks a night config, and the run config that it names.
+
+    Args:
+        results: Folder of the command line, instead of the config's.
+
+    Raises:
+        InputError: Names the file, the key's path, the value and what is allowed.
+    """
+    path = Path(path)
+    top = Place(file=str(path))
+    given = fields.mapping(configfile.read_yaml(path), top, KEYS)
+    if "run" not in given:
+        raise top.key("run").says("is missing; allowed: a run config, relative to this file")
+    named = fields.text(given["run"], top.key("run"), "a run config, relative to this file")
+    run = runconfig.load_run_config(path.parent / named)
+    if run.evaluator not in ("auto", "gpu"):
+        raise InputError(f"{run.path}: evaluator={run.evaluator}: a night measures; allowed: auto, gpu")
+    limits = {"candidates": given.get("candidates", 80), "seconds": given.get("seconds", 30.0)}
+    run = runconfig.override(replace(run, name=f"{run.name}-nightly"[-100:], evaluator="gpu"), **limits)
+    named_place = Place(path="--results") if results is not None else top.key("results")
+    folder = results if results is not None else given.get("results", str(run.results))
+    run = replace(run, results=runconfig.results_folder(folder, named_place))
+    days = {
+        key: fields.whole(given[key], top.key(key), 1, MAX_DAYS)
+        for key in ("keep_trials_days", "keep_history_days")
+        if key in given
+    }
+    return NightConfig(
+        path=path,
+        run=run,
+        minutes=fields.positive(given.get("minutes", 60.0), top.key("minutes"), MAX_MINUTES),
+        variants=_variants(given.get("variants", "vetted"), top.key("variants"), run),
+        **days,
+    )
+
+
+def variants_of(
+    config: NightConfig, entries: Sequence[BestEntry], values: Mapping[str, Sequence[Any]]
+) -> dict[str, tuple[Any, ...]]:
+    """Returns the space that a problem is tuned again in.
+
+    Args:
+        entries: Stored winners, whose knob values are the vetted ones.
+        values: The values of each knob that the target offers for the problem.
+    """
+    if config.variants == "all":
+        return dict(config.run.space)
+    if config.variants != "vetted":
+        return {**config.run.space, **config.variants}
+    winners = [entry.config.to_knobs() for entry in entries if entry.config is not None]
+    space = dict(config.run.space)
+    for name, offered in values.items():
+        won = tuple(value for value in offered if any(knobs.get(name) == value for knobs in winners))
+        if won:
+            space[name] = won
+    return space
+
+
+def _variants(value: object, place: Place, run: RunConfig) -> Any:
+    if isinstance(value, str):
+        return fields.choice(value, place, ("vetted", "all"))
+    from autotune.target import load_target
+
+    knobs = load_target(run.target).knob_names
+    narrowed = fields.mapping(value, place, knobs)
+    return {
+        knob: tuple(fields.items(values, place.key(knob), "value, such as [128, 256]"))
+        for knob, values in narrowed.items()
+    }

@@ -1,0 +1,271 @@
+"""A night's measuring on a card: sentinels in their own process, races by the evaluator, tuning by the driver."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from autotune import machine
+from autotune.choice import choose
+from autotune.driver import Stages
+from autotune.driver import run as drive
+from autotune.errors import AutotuneError
+from autotune.evaluate import make_evaluator
+from autotune.evaluate.child_environment import worker_environment
+from autotune.evaluate.gpulock import lock_path
+from autotune.health import GpuHealthError, gpu_health, unfit_reason
+from autotune.nightly.config import NightConfig
+from autotune.nightly.meter import Check, UnfitError
+from autotune.nightly.values import Machine, Seen
+from autotune.progress import make_progress
+from autotune.result import ProblemResult
+from autotune.runconfig import WeightedProblem
+from autotune.seam import Candidate, Evaluator, Failed, Measured, MeasureProtocol, Race, RaceJob
+from autotune.search import make_searcher
+from autotune.target import load_target
+
+SENTINEL_LIMIT_S = 180.0
+RACE_SECONDS = 1.0  # of measuring one winner; a confirmation, and a sentinel, may take ten times as long
+DOT_FIELDS = {"m": 4096, "n": 4096, "k": 4096}
+LONGER = 10
+DOT_ROUNDS = 40
+SETTLE_ATTEMPTS, SETTLE_S = 10, 1.0
+PLAIN = "plain"
+
+
+class SentinelError(AutotuneError):
+    """A sentinel could not be measured, so nothing can be said of tonight's machine."""
+
+
+class GpuMeter:
+    """A `NightMeter` on the first GPU that the run config admits. Close it to end its workers.
+
+    Raises:
+        UnfitError: The driver lists no Hopper GPU.
+        InputError: None of them fits the config, or jax has no CUDA plugin.
+    """
+
+    def __init__(self, config: NightConfig) -> None:
+        self._config = config.run
+        self._target = load_target(config.run.target)
+        if not machine.hopper_gpus():
+            raise UnfitError(
+                "there is no Hopper GPU here, or the driver does not answer; nothing was measured"
+            )
+        choice = choose(config.run, self._target)
+        assert choice.gpu is not None
+        self.device, self._gpu, self.why = choice.device, choice.gpu, choice.why
+        self.toolchain = machine.toolchain()
+        self.machine = Machine(
+            card=choice.gpu.uuid,
+            kind=choice.gpu.kind,
+            power_limit_w=choice.gpu.power_limit_w,
+            driver=choice.gpu.driver,
+            jax=self.toolchain.jax,
+            jaxlib=self.toolchain.jaxlib,
+        )
+        self.gpu_s = 0.0
+        self._evaluator: Evaluator | None = None
+        self._job_ids = itertools.count()
+
+    def unfit(self) -> str | None:
+        """See `NightMeter`; what nobody is named for may be a left-over that goes away, and gets seconds to."""
+        try:
+            health = gpu_health(self._gpu.index)
+            for _ in range(SETTLE_ATTEMPTS):
+                if health.others or unfit_reason(health) is None:
+                    break
+                time.sleep(SETTLE_S)
+                health = gpu_health(self._gpu.index)
+        except GpuHealthError as error:
+            return str(error)
+        why = unfit_reason(health)
+        return None if why is None else f"GPU {self._gpu.index} ({self._gpu.uuid}): {why}"
+
+    def sentinels(self) -> dict[str, float]:
+        with self._on_gpu():
+            found = self._driver_sentinels()
+            problem = self._target.problem_from_fields(DOT_FIELDS)
+            job = RaceJob(
+                job_id=next(self._job_ids),
+                problem=problem,
+                target=self._target.name,
+                candidates=(),
+                rounds=DOT_ROUNDS,
+                protocol=_plain_protocol(DOT_ROUNDS),
+                formulations=(PLAIN,),
+                seconds=RACE_SECONDS * LONGER,
+            )
+            evaluator = self._running()
+            evaluator.submit(job)
+            result = _first(evaluator)
+        rival = _rival(result, PLAIN) if isinstance(result, Race) else result
+        if not isinstance(rival, Measured):
+            raise SentinelError(f"XLA's dot of {problem.describe()} could not be measured: {_detail(rival)}")
+        return {**found, "xla_dot": rival.timing.median_us}
+
+    def verify(self, checks: Sequence[Check], rounds: int) -> Iterator[tuple[str, Seen]]:
+        """See `NightMeter`; while one worker measures, the others lower and compile."""
+        waiting = list(checks)
+        in_flight: dict[int, Check] = {}
+        with self._on_gpu():
+            evaluator = self._running()
+            try:
+                while waiting or in_flight:
+                    while waiting and len(in_flight) < evaluator.capacity:
+                        check = waiting.pop(0)
+                        job = self._race(check, rounds)
+                        in_flight[job.job_id] = check
+                        evaluator.submit(job)
+                    for outcome in evaluator.poll(0.25):
+                        check = in_flight.pop(outcome.job_id, None)
+                        if check is not None:
+                            yield check.key, _seen(outcome.result, check)
+            finally:
+                if in_flight:  # the night is over, or was interrupted: what runs is not wanted any more
+                    self._stop()
+
+    def retune(
+        self,
+        problem: Any,
+        weight: float,
+        incumbent: Mapping[str, Any] | None,
+        space: Mapping[str, tuple[Any, ...]],
+        *,
+        fresh: bool,
+        seconds: float,
+    ) -> ProblemResult:
+        self._stop()  # its workers hold memory of the card
+        search = dataclasses.replace(self._config.search, seconds=seconds)
+        weighted = WeightedProblem(problem=problem, weight=weight)
+        config = dataclasses.replace(self._config, problems=(weighted,), space=dict(space), search=search)
+
+        def searcher(settings: Any, full: Any, defaults: list[Any]) -> Any:
+            known = incumbent and all(incumbent.get(name) in values for name, values in full.knobs.items())
+            return make_searcher(settings, full, [dict(incumbent), *defaults] if known else defaults)
+
+        stages = Stages(
+            target=self._target,
+            evaluator=self._evaluator_for(self._config.protocol),
+            progress=make_progress(),
+            toolchain=dataclasses.asdict(self.toolchain),
+            make_searcher=searcher,
+        )
+        with self._on_gpu():
+            return drive(config, self.device, stages, fresh=fresh).problems[0]
+
+    def close(self) -> None:
+        self._stop()
+
+    def _driver_sentinels(self) -> dict[str, float]:
+        command = [sys.executable, "-m", "autotune.nightly.sentinel_process", str(lock_path(self._gpu.uuid))]
+        environment = worker_environment(gpu_uuid=self._gpu.uuid)
+        try:
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=SENTINEL_LIMIT_S
+            )
+        except subprocess.TimeoutExpired:
+            raise SentinelError(f"the fixed kernel and the copy took over {SENTINEL_LIMIT_S:g} s") from None
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+            raise SentinelError(f"the fixed kernel and the copy could not be measured: {last}")
+        return {name: float(time_us) for name, time_us in json.loads(done.stdout).items()}
+
+    def _race(self, check: Check, rounds: int) -> RaceJob:
+        entry = check.entry
+        candidate = Candidate(
+            target=entry.target, problem=entry.problem, config=entry.config, device=self.device
+        )
+        is_long = rounds > self._config.protocol.rounds
+        return RaceJob(
+            job_id=next(self._job_ids),
+            problem=entry.problem,
+            target=entry.target,
+            candidates=() if entry.config is None else (candidate,),
+            rounds=rounds,
+            protocol=protocol_of(entry.protocol, rounds),
+            formulations=tuple(dict.fromkeys((PLAIN, _formulation(entry)))),
+            seconds=RACE_SECONDS * (LONGER if is_long else 1),
+        )
+
+    def _running(self) -> Evaluator:
+        if self._evaluator is None:
+            self._evaluator = self._evaluator_for(_plain_protocol(self._config.protocol.rounds))
+        return self._evaluator
+
+    def _evaluator_for(self, protocol: MeasureProtocol) -> Evaluator:
+        return make_evaluator(
+            "gpu",
+            protocol=protocol,
+            limits=self._config.limits,
+            target_name=self._target.name,
+            device=self.device,
+            gpu=self._gpu,
+            seed=self._config.search.seed,
+        )
+
+    def _stop(self) -> None:
+        if self._evaluator is not None:
+            self._evaluator.close()
+            self._evaluator = None
+
+    @contextlib.contextmanager
+    def _on_gpu(self) -> Iterator[None]:
+        began_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self.gpu_s += time.monotonic() - began_s
+
+
+def protocol_of(stored: Mapping[str, Any], rounds: int) -> MeasureProtocol:
+    """Returns the protocol that an entry was measured by, with tonight's rounds; fields it lacks are defaults."""
+    names = {field.name for field in dataclasses.fields(MeasureProtocol)} - {"rounds"}
+    known = {name: value for name, value in stored.items() if name in names}
+    return MeasureProtocol(**known, rounds=rounds)
+
+
+def _plain_protocol(rounds: int) -> MeasureProtocol:
+    return MeasureProtocol(timer="cupti", l2="clean", rounds=rounds)
+
+
+def _first(evaluator: Evaluator) -> Any:
+    while True:
+        for outcome in evaluator.poll(0.25):
+            return outcome.result
+
+
+def _formulation(entry: Any) -> str:
+    return getattr(entry, "formulation", None) or PLAIN
+
+
+def _rival(race: Race, formulation: str) -> Any:
+    """Returns the result of one of XLA's formulations; the plain one where that did not run."""
+    lanes = {lane.formulation or PLAIN: lane.result for lane in race.entries if lane.finalist is None}
+    found = lanes.get(formulation)
+    return found if isinstance(found, Measured) else lanes.get(PLAIN)
+
+
+def _seen(result: Any, check: Check) -> Seen:
+    if not isinstance(result, Race):
+        return Seen(failure=(getattr(result, "reason", "error"), _detail(result)))
+    rival = _rival(result, _formulation(check.entry))
+    xla_us = tuple(rival.timing.samples_us) if isinstance(rival, Measured) else ()
+    kernel = next((lane.result for lane in result.entries if lane.finalist == 0), None)
+    if kernel is None:
+        return Seen(xla_us=xla_us)
+    digest = kernel.lowered.digest if kernel.lowered else None
+    if isinstance(kernel, Failed):
+        return Seen(xla_us=xla_us, digest=digest, failure=(kernel.reason, _detail(kernel)))
+    return Seen(kernel_us=tuple(kernel.timing.samples_us), xla_us=xla_us, digest=digest)
+
+
+def _detail(result: Any) -> str:
+    return getattr(result, "detail", None) or "no result"

@@ -1,0 +1,51 @@
+"""The verb nightly in a process of its own, where there is no GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.best_entries import best_file, entry
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def autotune(*arguments, cwd):
+    search = os.pathsep.join((str(ROOT), str(ROOT / "kernels")))
+    return subprocess.run(
+        [sys.executable, "-m", "autotune", *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": search, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.fixture
+def night(tmp_path):
+    (tmp_path / "run.yaml").write_text("problems: [{m: 4096, n: 4096, k: 4096}]\n")
+    (tmp_path / "night.yaml").write_text("run: run.yaml\n")
+    return tmp_path
+
+
+def test_without_a_gpu_the_machine_is_unfit_and_no_winner_is_touched(night):
+    path = best_file(night / "results" / "best", entry())
+    before = path.read_bytes()
+    done = autotune("nightly", "night.yaml", cwd=night)
+    assert (done.returncode, done.stdout) == (30, "")
+    assert done.stderr.startswith("autotune: error: there is no Hopper GPU here")
+    assert done.stderr.count("\n") == 1
+    assert path.read_bytes() == before
+
+
+def test_a_wrong_config_is_bad_input_and_writes_nothing(night):
+    (night / "night.yaml").write_text("run: run.yaml\nminutes: long\n")
+    done = autotune("nightly", "night.yaml", cwd=night)
+    assert done.returncode == 2
+    assert "night.yaml: minutes='long': allowed: a number above 0" in done.stderr
+    assert not (night / "results").exists()

@@ -1,0 +1,96 @@
+"""Chains and sustained blocks on a scripted card whose clock only moves when something runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from autotune.evaluate.timing import Lane
+from autotune.evaluate.walltime import BLOCK_S, WallTimer
+
+
+class Card:
+    """Calls take their time when they are waited for; each spends `watts`."""
+
+    def __init__(self, watts=500.0):
+        self.now_s, self.energy_j, self.watts = 0.0, 0.0, watts
+        self.queued_s = 0.0
+        self.order, self.most_in_flight, self.in_flight = [], 0, 0
+
+    def lane(self, name, us, result_bytes=0, chain_calls=1, is_kept=False):
+        def launch():
+            self.queued_s += us / 1e6 * chain_calls
+            self.in_flight += 1
+            self.most_in_flight = max(self.most_in_flight, self.in_flight)
+            self.order.append(name)
+
+        return Lane(
+            name=name,
+            call=launch,
+            digest=name,
+            chain=launch,
+            chain_calls=chain_calls,
+            result_bytes=result_bytes,
+            is_kept=is_kept,
+        )
+
+    def wait(self, result):
+        self.now_s += self.queued_s
+        self.energy_j += self.queued_s * self.watts
+        self.queued_s, self.in_flight = 0.0, 0
+
+    def timer(self):
+        return WallTimer(self.wait, lambda: self.energy_j, lambda: self.now_s)
+
+
+def runs(order):
+    return [name for index, name in enumerate(order) if index == 0 or order[index - 1] != name]
+
+
+def test_sustained_blocks_last_their_time_alternate_abba_and_tell_joules():
+    card = Card()
+    lanes = [card.lane("a", 200.0), card.lane("b", 200.4)]
+    sampled = card.timer().race_blocks(lanes, 4, lambda: None, 60.0)
+    assert [len(each.samples_us) for each in sampled] == [4, 4]
+    assert sampled[0].samples_us == pytest.approx((200.0,) * 4)
+    assert sampled[1].samples_us == pytest.approx((200.4,) * 4)
+    assert sampled[0].joules == pytest.approx(500 * 200e-6)
+    calls = card.order[-4 * 2 * 500 + 4 :]
+    assert runs(calls) == ["a", "b", "a", "b", "a", "b"]  # a bb a, then b aa b
+    assert calls.count("a") * 200e-6 == pytest.approx(4 * BLOCK_S, rel=0.02)
+
+
+def test_large_results_do_not_pile_up():
+    card = Card()
+    card.timer().race_blocks([card.lane("a", 1000.0, result_bytes=2**28)], 2, lambda: None, 60.0)
+    assert card.most_in_flight == 4  # of 256 MiB each, 1 GiB in all
+
+
+def test_a_card_without_an_energy_counter_has_no_joules():
+    card = Card()
+    timer = WallTimer(card.wait, lambda: None, lambda: card.now_s)
+    assert timer.race_blocks([card.lane("a", 200.0)], 2, lambda: None, 60.0)[0].joules is None
+
+
+def test_a_chains_time_is_shared_by_its_calls_and_slower_lanes_fall_out():
+    card = Card()
+    lanes = [
+        card.lane("a", 5.0, chain_calls=50),
+        card.lane("b", 6.0, chain_calls=50),
+        card.lane("x", 7.0, chain_calls=50, is_kept=True),
+    ]
+    sampled = card.timer().race_chains(lanes, 30, lambda: None, 60.0)
+    assert sampled[0].samples_us == pytest.approx((5.0,) * 30)
+    assert [len(each.samples_us) for each in sampled] == [30, 10, 30]
+
+
+def test_the_guard_hears_of_every_batch():
+    card, batches = Card(), []
+    timer = card.timer()
+
+    def guard(batch):
+        batches.append(1)
+        return batch()
+
+    timer.guard = guard
+    timer.race_chains([card.lane("a", 5.0, chain_calls=50)], 30, lambda: None, 60.0)
+    assert len(batches) == 3
