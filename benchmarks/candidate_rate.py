@@ -19,8 +19,9 @@ from autotune import machine
 from autotune.driver import Stages, run
 from autotune.evaluate import make_evaluator
 from autotune.progress import make_progress
-from autotune.runconfig import RunConfig, SearchSettings, WeightedProblem
-from autotune.seam import Failed, Limits, Measured, MeasureProtocol
+from autotune.protocol import AUTO
+from autotune.runconfig import RaceSettings, RunConfig, SearchSettings, WeightedProblem
+from autotune.seam import Failed, Limits, Measured
 from autotune.target import load_target
 
 
@@ -59,7 +60,7 @@ def main() -> None:
     if not gpus:
         parser.error("there is no Hopper GPU to measure on")
     device = target.device_named(gpus[0].kind)
-    protocol = MeasureProtocol()
+    protocol = AUTO
     watch = Stopwatch(
         make_evaluator(
             "gpu",
@@ -80,6 +81,7 @@ def main() -> None:
             space={},
             search=SearchSettings(sampler=arguments.sampler, candidates=arguments.candidates, seconds=600.0),
             protocol=protocol,
+            race=RaceSettings(finalists=1, processes=1, rounds=5, seconds=0.2),  # screening is what is timed
             results=Path(folder),
         )
         stages = Stages(
@@ -95,6 +97,8 @@ def main() -> None:
 def report(watch: Stopwatch, candidates: int) -> None:
     """Prints rate, steps and failures of the screened candidates."""
     screened = watch.returned[:candidates]
+    for result in {result.reason: result for _, result in screened if isinstance(result, Failed)}.values():
+        print(f"for example              {result.reason}: {result.detail[:300]}")
     warm = 3 * watch.capacity
     whole_s = screened[-1][0] - watch.started_s
     warm_s = screened[-1][0] - screened[warm - 1][0]
