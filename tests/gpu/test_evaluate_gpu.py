@@ -97,9 +97,10 @@ def test_a_race_interleaves_finalists_with_the_rival(l2):
     assert [entry.finalist for entry in entries] == [0, 1, None]
     assert all(isinstance(entry.result, Measured) for entry in entries), entries
     samples = [entry.result.timing.samples_us for entry in entries]
-    assert {len(each) for each in samples} == {100}
+    # A lane whose loss is certain leaves early; a kernel entered twice never loses to itself.
+    assert all(20 <= len(each) <= 100 for each in samples)
     assert entries[2].result.error < 2**-8
-    ratio = statistics.median(a / b for a, b in zip(samples[0], samples[1], strict=True))
+    ratio = statistics.median(a / b for a, b in zip(samples[0], samples[1], strict=False))
     assert ratio == pytest.approx(1.0, abs=0.02)
 
 
