@@ -249,15 +249,6 @@ _LOWER_RULES = (
         _NO_LAYOUT,
     ),
     rule(
-        "wgmma_k",
-        "lower",
-        "ValueError",
-        lambda f: f.c.tile_k % f.swizzle_columns != 0,
-        lambda f: f.c.tile_k,
-        lambda f: f"a multiple of {f.swizzle_columns}, the swizzle's columns",
-        lambda f: f"K must be a multiple of {f.swizzle_columns}, got: {f.c.tile_k}",
-    ),
-    rule(
         "wgmma_n",
         "lower",
         "ValueError",
@@ -265,6 +256,15 @@ _LOWER_RULES = (
         lambda f: f.wg_n,
         "at most 256",
         lambda f: f"N must be a multiple of 8 and <= 256, got: {f.wg_n}",
+    ),
+    rule(
+        "wgmma_k",
+        "lower",
+        "ValueError",
+        lambda f: f.c.tile_k % f.swizzle_columns != 0,
+        lambda f: f.c.tile_k,
+        lambda f: f"a multiple of {f.swizzle_columns}, the swizzle's columns",
+        lambda f: f"K must be a multiple of {f.swizzle_columns}, got: {f.c.tile_k}",
     ),
     rule(
         "tma",

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import pytest
 
+from autotune.evaluate.digest import module_digest
 from autotune.lint.config_audit import audit_configs, render
 from hopper_matmul.config import Config
 from hopper_matmul.facts import Facts
@@ -164,11 +165,20 @@ def test_smem_is_counted_to_the_byte(knobs, smem_bytes):
 )
 def test_knobs_that_change_nothing_give_the_same_module(knobs, same):
     problem = Problem(m=4096, n=512, k=512)
-    texts = [
-        jax.jit(build(problem, dataclasses.replace(Config(), **knobs, **extra), DEVICE))
-        .trace(*operand_types(problem))
-        .lower(lowering_platforms=("cuda",))
-        .as_text()
+    digests = [
+        module_digest(
+            jax.jit(build(problem, dataclasses.replace(Config(), **knobs, **extra), DEVICE))
+            .trace(*operand_types(problem))
+            .lower(lowering_platforms=("cuda",))
+        )
         for extra in ({}, same)
     ]
-    assert texts[0] == texts[1]
+    assert digests[0] == digests[1]
+
+
+def test_of_two_faults_of_a_wgmma_the_first_that_the_compiler_meets_is_named_first():
+    problem = Problem(m=4096, n=96, k=4096, layout="tn")
+    config = dataclasses.replace(Config(), tile_n=512, tile_k=8)
+    said = [rejection for rejection in check(problem, config, DEVICE) if rejection.exception]
+    assert [rejection.rule for rejection in said[:2]] == ["wgmma_n", "wgmma_k"]
+    assert said[0].message in lower_for_real(problem, config, DEVICE).message
