@@ -107,9 +107,6 @@ class RecordedSpace:
         codes = self.codes(knobs)
         return None if codes is None else self.rows.get(codes)
 
-    def knobs_of(self, codes: Codes) -> dict[str, Any]:
-        return {name: values[code] for (name, values), code in zip(self.knobs.items(), codes, strict=True)}
-
 
 def write_recorded(path: Path, space: RecordedSpace) -> None:
     """Writes a recorded space, whole or not at all; equal spaces give equal bytes."""

@@ -189,11 +189,6 @@ def itemsize_bits(dtype: Any) -> int:
     return jax.dtypes.itemsize_bits(dtype)
 
 
-def union_members(aval: Any) -> list[Any]:
-    """Returns the members of a RefUnion, each a list of abstract values."""
-    return [jax.tree.leaves(group, is_leaf=lambda ref: hasattr(ref, "memory_space")) for group in aval.refs]
-
-
 def user_shape(aval: Any, transforms: Sequence[Any]) -> tuple[int, ...]:
     """Returns the shape the user wrote: the allocation's with tiling and swizzle taken back."""
     inner = aval.inner_aval

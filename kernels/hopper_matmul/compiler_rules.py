@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from hopper_matmul.facts import Facts
+from hopper_matmul.geometry import COMPUTED, is_computed
 from hopper_matmul.jax_versions import is_tma_tiling_before_strides, strides_subject
-from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
+from hopper_matmul.problem import ITEMSIZE_BYTES
 from hopper_matmul.rules import Rule, rule
 
 MAX_BARRIERS_A_GROUP = 32  # their phases are bits of one 32-bit register
@@ -92,16 +93,6 @@ def _multicast_message(f: Facts) -> str:
     )
 
 
-def _is_unsupported(p: Problem) -> bool:
-    return not (
-        p.lhs_dtype == p.rhs_dtype
-        and p.lhs_dtype in ("bfloat16", "float16")
-        and p.out_dtype in ("bfloat16", "float16", "float32")
-        and (p.accumulation, p.scales, p.epilogue) == ("float32", "none", "none")
-        and p.batch == p.groups == 1
-    )
-
-
 def _plan_rule(rule_id: str, exception: str, limit: str, message: str) -> Rule:
     return rule(
         rule_id,
@@ -119,10 +110,10 @@ _TRACE_RULES: tuple[Rule, ...] = (
         "problem",
         "trace",
         "ValueError",
-        lambda f: _is_unsupported(f.p),
+        lambda f: not is_computed(f.p),
         lambda f: f.p.describe(),
-        "bfloat16 or float16 operands, float32 accumulation, no scales, epilogue, batch or groups",
-        "this kernel does not compute this problem",
+        COMPUTED,
+        lambda f: f"this kernel does not compute {f.p.describe()}",
     ),
     rule(
         "swizzle",

@@ -20,13 +20,11 @@ class Facts:
 
     __slots__ = (
         "acc_registers",
-        "barrier_bytes",
         "c",
         "cluster_size",
         "compute_registers",
         "d",
         "entry_registers",
-        "epilogue_bytes",
         "lhs_columns",
         "lhs_shape",
         "lhs_tile",
@@ -37,7 +35,6 @@ class Facts:
         "rhs_columns",
         "rhs_shape",
         "rhs_tile",
-        "ring_bytes",
         "smem_bytes",
         "swizzle",
         "swizzle_columns",
@@ -66,14 +63,14 @@ class Facts:
         self.out_swizzle = swizzle_of(config.epi_n * out_size)
         self.out_swizzle_columns = self.out_swizzle // out_size
         lhs_bytes = aligned(config.stages * tile_m * tile_k * size)
-        self.ring_bytes = lhs_bytes + aligned(config.stages * tile_k * tile_n * size)
+        ring_bytes = lhs_bytes + aligned(config.stages * tile_k * tile_n * size)
         self.pieces = (self.wg_m // config.epi_m) * (self.wg_n // config.epi_n)
         slots = lesser((self.wg_m * self.wg_n) // (config.epi_m * config.epi_n), 2)
-        self.epilogue_bytes = aligned(wgs * slots * config.epi_m * config.epi_n * out_size)
-        self.barrier_bytes = BARRIER_BYTES * (2 * config.stages + 2 * config.scopes.is_union)
-        both = self.ring_bytes + self.epilogue_bytes
-        overlap = lesser(self.ring_bytes, self.epilogue_bytes) * config.scopes.shares_bytes
-        self.smem_bytes = both - overlap + self.barrier_bytes
+        epilogue_bytes = aligned(wgs * slots * config.epi_m * config.epi_n * out_size)
+        barrier_bytes = BARRIER_BYTES * (2 * config.stages + 2 * config.scopes.is_union)
+        both = ring_bytes + epilogue_bytes
+        overlap = lesser(ring_bytes, epilogue_bytes) * config.scopes.shares_bytes
+        self.smem_bytes = both - overlap + barrier_bytes
         self.compute_registers = registers_for_compute(config.memory_registers, wgs)
         self.entry_registers = lesser(REGISTERS_PER_SM // (THREADS_PER_WARPGROUP * (wgs + 1)) // 8 * 8, 255)
         self.acc_registers = self.wg_m * self.wg_n // THREADS_PER_WARPGROUP

@@ -16,6 +16,20 @@ SETMAXNREG_LIMIT = 256  # highest register count that PTX's setmaxnreg takes
 REGISTERS_A_LANE = 512  # 65,536 registers of an SM over the 128 lanes of a warpgroup
 
 
+COMPUTED = "bfloat16 or float16 operands, float32 accumulation, no scales, epilogue, batch or groups"
+
+
+def is_computed(p: Problem) -> bool:
+    """Whether this kernel computes the problem at all: `COMPUTED` in words."""
+    return (
+        p.lhs_dtype == p.rhs_dtype
+        and p.lhs_dtype in ("bfloat16", "float16")
+        and p.out_dtype in ("bfloat16", "float16", "float32")
+        and (p.accumulation, p.scales, p.epilogue) == ("float32", "none", "none")
+        and p.batch == p.groups == 1
+    )
+
+
 def swizzle_of(row_bytes):
     """Returns the widest swizzle, 128, 64, 32 or else 16 bytes, that divides rows of `row_bytes`."""
     return 16 << ((row_bytes % 128 == 0) * 1 + (row_bytes % 64 == 0) * 1 + (row_bytes % 32 == 0) * 1)

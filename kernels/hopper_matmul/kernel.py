@@ -17,7 +17,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from hopper_matmul.allocation import WG_AXIS, buffer_types, enter, named_refs, scope_types, scopes_at
 from hopper_matmul.config import Config
-from hopper_matmul.geometry import Geometry
+from hopper_matmul.geometry import COMPUTED, Geometry, is_computed
 from hopper_matmul.hardware import Device
 from hopper_matmul.problem import Problem
 from hopper_matmul.roles import Operands, compute_role, memory_role
@@ -34,7 +34,12 @@ def build(
         config: Any variant, legal or not: what is wrong with it shows when the function is traced or lowered.
         device: Its SM count sizes the grid of a persistent kernel.
         interpret: Passed to `plgpu.kernel`; `plgpu.InterpretGPUParams` checks numbers and races on a CPU.
+
+    Raises:
+        ValueError: The kernel does not compute this kind of problem, or a buffer of `config` cannot be.
     """
+    if not is_computed(problem):
+        raise ValueError(f"this kernel does not compute {problem.describe()}; it computes {COMPUTED}")
     geometry = Geometry(problem=problem, config=config, device=device)
     buffer_types(geometry)  # what no buffer can be fails here, whichever scope it lies in
     has_cluster = geometry.cluster_size > 1

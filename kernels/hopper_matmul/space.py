@@ -7,7 +7,7 @@ that the illegal majority is dropped early. The rules are those of `legality`; n
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -213,13 +213,3 @@ def space_of(problem: Problem, device: Device, narrowing: Mapping[str, Sequence[
             raise FieldError(name, list(values), "each value once")
         knobs[name] = tuple(values)
     return Space(problem, device, knobs)
-
-
-def raw_configs(space: Space) -> Iterator[dict[str, Any]]:
-    """Yields every configuration of a space, legal or not, in the order of its knobs. For small spaces."""
-    for flat in range(space.raw_size):
-        knobs = {}
-        for name, values in reversed(space.knobs.items()):
-            flat, index = divmod(flat, len(values))
-            knobs[name] = values[index]
-        yield {name: knobs[name] for name in space.knobs}

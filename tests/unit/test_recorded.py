@@ -75,7 +75,6 @@ def test_rows_are_found_by_knobs():
     assert space.row({"tile_m": 128, "persistent": True}) is None  # not measured
     assert space.row({"tile_m": 192, "persistent": True}) is None  # no such value
     assert space.row({"tile_m": 64}) is None
-    assert space.knobs_of((1, 0)) == {"tile_m": 128, "persistent": False}
 
 
 def _set(index, value):

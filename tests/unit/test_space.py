@@ -1,5 +1,6 @@
 """The space of variants: enumeration against a check of every single configuration, counts, narrowing."""
 
+import itertools
 import random
 
 import numpy as np
@@ -10,7 +11,7 @@ from hopper_matmul.dependence import knobs_read
 from hopper_matmul.hardware import KNOWN
 from hopper_matmul.legality import RULES, check
 from hopper_matmul.problem import FieldError, Problem
-from hopper_matmul.space import legal_mask, raw_configs, space_of
+from hopper_matmul.space import legal_mask, space_of
 
 DEVICE = KNOWN["nvidia_h200"]
 PROBLEM = Problem(m=4096, n=6144, k=4096)
@@ -31,9 +32,16 @@ SMALL = {
 }
 
 
+def raw_configs(knobs):
+    """Returns every configuration, legal or not, in the order of the knobs."""
+    return [dict(zip(knobs, values, strict=True)) for values in itertools.product(*knobs.values())]
+
+
 def test_enumeration_finds_exactly_what_the_check_passes():
     space = space_of(PROBLEM, DEVICE, SMALL)
-    expected = [knobs for knobs in raw_configs(space) if not check(PROBLEM, Config.from_knobs(knobs), DEVICE)]
+    expected = [
+        knobs for knobs in raw_configs(space.knobs) if not check(PROBLEM, Config.from_knobs(knobs), DEVICE)
+    ]
     legal = space.legal()
     assert 0 < legal.size < space.raw_size
     assert [legal.knobs(row) for row in range(legal.size)] == expected
