@@ -34,16 +34,16 @@ def buffer_types(geometry: Geometry) -> dict[str, Any]:
         barriers["sums_read"] = plgpu.Barrier(num_arrivals=config.compute_wgs)
         barriers["stored"] = _arrival_of_compute(geometry, num_barriers=1)
     return {
-        "accumulator": plgpu.ACC((geometry.wg_m, geometry.wg_n), ACC_DTYPE),
+        "accumulator": plgpu.ACC(geometry.acc_shape, ACC_DTYPE),
         "barriers": barriers,
         "ring": (
             plgpu.SMEM((config.stages, *geometry.lhs_tile), problem.lhs_dtype, transforms=operand),
             plgpu.SMEM((config.stages, *geometry.rhs_tile), problem.rhs_dtype, transforms=operand),
         ),
         "epilogue": plgpu.SMEM(
-            (config.compute_wgs, geometry.epilogue_slots, config.epi_m, config.epi_n),
-            problem.out_dtype,
-            transforms=_tiled(problem.out_dtype, geometry.epilogue_swizzle_bytes),
+            (config.compute_wgs, geometry.epilogue_slots, *geometry.epilogue_tile),
+            geometry.sums_dtype,
+            transforms=_tiled(geometry.sums_dtype, geometry.epilogue_swizzle_bytes),
         ),
     }
 

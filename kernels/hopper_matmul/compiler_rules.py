@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hopper_matmul.facts import Facts
+from hopper_matmul.facts import Facts, chosen
 from hopper_matmul.geometry import COMPUTED, is_computed
-from hopper_matmul.jax_versions import is_tma_tiling_before_strides, strides_subject
-from hopper_matmul.problem import ITEMSIZE_BYTES
+from hopper_matmul.jax_versions import is_plane_asserted, no_turned_store
 from hopper_matmul.rules import Rule, rule
 
 MAX_BARRIERS_A_GROUP = 32  # their phases are bits of one 32-bit register
@@ -32,11 +31,6 @@ def _swizzle_message(swizzle: Callable[[Facts], int]) -> Callable[[Facts], str]:
     return lambda f: f"Swizzle {swizzle(f)} is not supported. Only 32, 64 and 128 are accepted."
 
 
-def _clips(size: int, tile: Any) -> Any:
-    """Whether TMA can clip a GMEM dimension against the tiling of its transform."""
-    return (size < tile) | (size % tile == 0)
-
-
 def _partitions(parts: Any, outer: Any, inner: Any) -> Any:
     """Whether a box of (outer, inner, 8, columns) can be cut into `parts` equal parts that are contiguous in SMEM."""
     rest = parts // (outer + (outer == 0))
@@ -48,45 +42,27 @@ def _partitions(parts: Any, outer: Any, inner: Any) -> Any:
     return (outer % parts == 0) | ((rest * outer == parts) & fits_inside)
 
 
+def _is_plane_asserted(f: Facts) -> bool:
+    """Whether a store at an odd column of one of several planes fails without a word."""
+    return f.p.batch * f.c.split_k > 1 and is_plane_asserted()
+
+
 def _odd_rows(f: Facts) -> Any:
     """Returns what is left over where a warpgroup's slice of an operand's rows is no multiple of 8."""
     lhs_rows, rhs_rows = f.wg_m * (f.p.layout[0] == "n"), f.wg_n * (f.p.layout[1] == "t")
     return lhs_rows % 8 + rhs_rows % 8
 
 
-def _stored(f: Facts, name: str) -> tuple[tuple[int, int], Any, int]:
-    """Returns how a matrix lies in memory: its shape, the columns of its tile's swizzle, bytes of an element."""
-    size, out_size = ITEMSIZE_BYTES[f.p.lhs_dtype], ITEMSIZE_BYTES[f.p.out_dtype]
-    return {
-        "out": ((f.p.m, f.p.n), f.out_swizzle_columns, out_size),
-        "lhs": (f.lhs_shape, f.swizzle_columns, size),
-        "rhs": (f.rhs_shape, f.swizzle_columns, size),
-    }[name]
-
-
-def _tma_refuses(f: Facts, name: str) -> Any:
-    (rows, columns), swizzle_columns, size = _stored(f, name)
-    refuses = (_clips(rows, 8) == 0) | (_clips(columns, swizzle_columns) == 0) | (columns * size % 16 != 0)
-    return refuses & (f.pieces > 0) if name == "out" else refuses
-
-
-def _tma_message(f: Facts) -> str:
-    """Returns what the first copy in the program's order is refused with: the store, then the loads."""
-    name = next(name for name in ("out", "lhs", "rhs") if _tma_refuses(f, name))
-    (rows, columns), swizzle_columns, size = _stored(f, name)
-    clip = "When no rounding mode is specified, dimension {} must have size smaller or a multiple of its tiling {}"
-    strides = f"{strides_subject()} all GMEM strides except the last one to be a multiple of 16 bytes"
-    found = [strides] if columns * size % 16 else []
-    tiling = [] if _clips(columns, swizzle_columns) else [clip.format(1, swizzle_columns)]
-    tiling += [] if _clips(rows, 8) else [clip.format(0, 8)]
-    return (tiling + found if is_tma_tiling_before_strides() else found + tiling)[0]
-
-
 def _multicast_message(f: Facts) -> str:
-    columns = f.swizzle_columns
-    shape, parts = [f.lhs_tile[0] // 8, f.lhs_tile[1] // columns, 8, columns], f.c.cluster_n
-    if _partitions(parts, *shape[:2]):
-        shape, parts = [f.rhs_tile[0] // 8, f.rhs_tile[1] // columns, 8, columns], f.c.cluster_m
+    """Returns what the first copy that cannot be shared is refused with: the lhs is copied first."""
+    tile, parts, stored = f.lhs_tile, f.c.cluster_n, f.lhs_stored
+    if _partitions(parts, tile[0] // 8, tile[1] // f.swizzle_columns):
+        tile, parts, stored = f.rhs_tile, f.c.cluster_m, f.rhs_stored
+    blocks = (tile[0] // 8, tile[1] // f.swizzle_columns)
+    in_memory = (-(-stored[0] // 8), -(-stored[1] // f.swizzle_columns))
+    # A dimension of one block, of a matrix that has but one, is dropped.
+    shape = [one for one, there in zip(blocks, in_memory, strict=True) if one > 1 or there > 1]
+    shape = [1] * (f.p.batch > 1) + shape + [8, f.swizzle_columns]
     return (
         f"None of the leading dimensions in the transformed slice shape {shape} is divisible by the collective size"
         f" {parts}"
@@ -129,8 +105,8 @@ _TRACE_RULES: tuple[Rule, ...] = (
         "trace",
         "ValueError",
         lambda f: f.out_swizzle < 32,
-        lambda f: f.c.epi_n,
-        "rows of epi_n that are a multiple of 32 bytes",
+        lambda f: f.epi_columns,
+        "rows of epi_n, or of epi_m where parts of k lie turned, that are a multiple of 32 bytes",
         _swizzle_message(lambda f: f.out_swizzle),
     ),
     rule(
@@ -151,10 +127,10 @@ _TRACE_RULES: tuple[Rule, ...] = (
             | (f.lhs_tile[1] % f.swizzle_columns != 0)
             | (f.rhs_tile[0] % 8 != 0)
             | (f.rhs_tile[1] % f.swizzle_columns != 0)
-            | (f.c.epi_m % 8 != 0)
+            | (f.epi_rows % 8 != 0)
         ),
-        lambda f: (*f.lhs_tile, *f.rhs_tile, f.c.epi_m),
-        lambda f: f"rows and epi_m multiples of 8, columns of {f.swizzle_columns}, the swizzle's",
+        lambda f: (*f.lhs_tile, *f.rhs_tile, f.epi_rows),
+        lambda f: f"rows multiples of 8, columns of {f.swizzle_columns}, the swizzle's",
         "the tile is not a whole number of (8 rows, swizzle) blocks",
     ),
     rule(
@@ -213,40 +189,52 @@ _LOWER_RULES = (
         "wgmma_m",
         "lower",
         "VerificationError",
-        lambda f: f.wg_m % 64 != 0,
-        lambda f: f.wg_m,
+        lambda f: f.acc_rows % 64 != 0,
+        lambda f: f.acc_rows,
         "a multiple of 64",
-        lambda f: f"The accumulator's first dimension must be a multiple of 64, but got {f.wg_m}.",
+        lambda f: f"The accumulator's first dimension must be a multiple of 64, but got {f.acc_rows}.",
     ),
     rule(
         "epilogue_rows",
         "lower",
         "ValueError",
-        lambda f: (f.c.epi_m % 64 != 0) & (f.pieces > 0),
-        lambda f: f.c.epi_m,
-        "a multiple of 64",
+        lambda f: (chosen(f.c.swap_ab, f.c.epi_n, f.c.epi_m) % 64 != 0) & (f.pieces > 0),
+        lambda f: (f.c.epi_m, f.c.epi_n),
+        "a multiple of 64 along the accumulator's rows, which are epi_m's, or epi_n's where swap_ab",
         _NO_LAYOUT,
+    ),
+    rule(
+        "epilogue_turned",
+        "lower",
+        "ValueError",
+        lambda f: f.c.swap_ab & (f.out_size == 4) & (f.c.split_k == 1) & (f.pieces > 0),
+        lambda f: f.p.out_dtype,
+        "a result of two bytes where swap_ab turns it on its way through SMEM",
+        lambda f: no_turned_store(f.out_swizzle_columns, f.out_swizzle),
     ),
     rule(
         "epilogue_columns",
         "lower",
-        "ValueError",
+        lambda f: "AssertionError" if _is_plane_asserted(f) else "ValueError",
         lambda f: (
-            ((f.c.tile_n % f.out_swizzle_columns != 0) | (f.wg_n % f.out_swizzle_columns != 0))
+            (
+                (f.store_columns[0] % f.out_swizzle_columns != 0)
+                | (f.store_columns[1] % f.out_swizzle_columns != 0)
+            )
             & (f.pieces > 0)
         ),
-        lambda f: (f.c.tile_n, f.wg_n),
+        lambda f: f.store_columns,
         lambda f: f"multiples of {f.out_swizzle_columns}, the columns of the epilogue tile's swizzle",
-        _NO_LAYOUT,
+        lambda f: "" if _is_plane_asserted(f) else _NO_LAYOUT,
     ),
     rule(
         "wgmma_n",
         "lower",
         "ValueError",
-        lambda f: f.wg_n > 256,
-        lambda f: f.wg_n,
+        lambda f: f.acc_columns > 256,
+        lambda f: f.acc_columns,
         "at most 256",
-        lambda f: f"N must be a multiple of 8 and <= 256, got: {f.wg_n}",
+        lambda f: f"N must be a multiple of 8 and <= 256, got: {f.acc_columns}",
     ),
     rule(
         "wgmma_k",
@@ -256,15 +244,6 @@ _LOWER_RULES = (
         lambda f: f.c.tile_k,
         lambda f: f"a multiple of {f.swizzle_columns}, the swizzle's columns",
         lambda f: f"K must be a multiple of {f.swizzle_columns}, got: {f.c.tile_k}",
-    ),
-    rule(
-        "tma",
-        "lower",
-        "ValueError",
-        lambda f: _tma_refuses(f, "out") | _tma_refuses(f, "lhs") | _tma_refuses(f, "rhs"),
-        lambda f: tuple(_stored(f, name)[0] for name in ("out", "lhs", "rhs")),
-        "rows below 8 or a multiple of it, columns below or a multiple of the swizzle's, and a multiple of 16 bytes",
-        _tma_message,
     ),
     rule(
         "tma_box",

@@ -26,6 +26,10 @@ class Config:
         grid_minor: Dimension along which neighbouring CTAs walk first.
         raster_width: Width of a band of tiles along `grid_minor` before the walk turns (plgpu.planar_snake).
         persistent: One CTA an SM walks many tiles; otherwise one CTA a tile.
+        swap_ab: The accumulator holds the transposed tile, (tile_n, tile_m): n gets WGMMA's rows, which come in
+            64s, and m its columns, which come in 8s.
+        split_k: Parts that k is cut into; each CTA sums one, and the parts' float32 sums are added in their order.
+        max_sms: Most SMs that a persistent kernel takes; 0 is all of them.
         epi_m, epi_n: Part of a warpgroup's tile that the epilogue stages through SMEM at a time, in elements.
         delay_release: WGMMAs that stay in flight before a ring slot is given back, 0 or 1.
         memory_registers: Registers a thread of the loading warpgroup keeps; the rest goes to the others.
@@ -43,6 +47,9 @@ class Config:
     grid_minor: Dimension = "m"
     raster_width: int = 8
     persistent: bool = True
+    swap_ab: bool = False
+    split_k: int = 1
+    max_sms: int = 0
     epi_m: int = 64
     epi_n: int = 64
     delay_release: int = 0
@@ -73,11 +80,11 @@ def _parsed(key: str, value: object) -> object:
         return PLANS[one_of(key, value, tuple(PLANS))]
     if key in ("wg_split", "grid_minor"):
         return one_of(key, value, ("m", "n"))
-    if key == "persistent":
+    if key in ("persistent", "swap_ab"):
         if not isinstance(value, bool):
             raise FieldError(key, value, "true, false")
         return value
-    lowest = 0 if key == "delay_release" else 1
+    lowest = 0 if key in ("delay_release", "max_sms") else 1
     if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= 65_536:
         raise FieldError(key, value, f"a whole number from {lowest} to 65536")
     return value

@@ -19,25 +19,33 @@ class Facts:
     """What the rules speak of, computed once: numbers for one configuration, arrays for a column of each knob."""
 
     __slots__ = (
+        "acc_columns",
         "acc_registers",
+        "acc_rows",
         "c",
         "cluster_size",
         "compute_registers",
         "d",
+        "epi_columns",
+        "epi_rows",
         "entry_registers",
+        "first_k_of_last_part",
         "lhs_columns",
-        "lhs_shape",
         "lhs_tile",
+        "lhs_stored",
+        "out_size",
         "out_swizzle",
         "out_swizzle_columns",
         "p",
         "pieces",
         "rhs_columns",
-        "rhs_shape",
+        "rhs_stored",
         "rhs_tile",
         "smem_bytes",
+        "store_columns",
         "swizzle",
         "swizzle_columns",
+        "total_bytes",
         "wg_m",
         "wg_n",
     )
@@ -45,22 +53,31 @@ class Facts:
     def __init__(self, problem: Problem, config: Any, device: Device):
         self.p, self.c, self.d = problem, config, device
         size, out_size = ITEMSIZE_BYTES[problem.lhs_dtype], ITEMSIZE_BYTES[problem.out_dtype]
+        # Parts of k are stored as float32.
+        out_size = chosen(config.split_k > 1, ITEMSIZE_BYTES["float32"], out_size)
         splits_m = config.wg_split == "m"
         wgs = config.compute_wgs
         tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
         self.wg_m = tile_m // ((wgs - 1) * splits_m + 1)
         self.wg_n = tile_n // ((wgs - 1) * (1 - splits_m) + 1)
+        self.acc_rows = chosen(config.swap_ab, self.wg_n, self.wg_m)
+        self.acc_columns = chosen(config.swap_ab, self.wg_m, self.wg_n)
         self.cluster_size = config.cluster_m * config.cluster_n
         lhs_is_upright, rhs_is_upright = problem.layout[0] == "n", problem.layout[1] == "n"
         self.lhs_tile = (tile_m, tile_k) if lhs_is_upright else (tile_k, tile_m)
         self.rhs_tile = (tile_k, tile_n) if rhs_is_upright else (tile_n, tile_k)
         self.lhs_columns = tile_k if lhs_is_upright else self.wg_m
         self.rhs_columns = self.wg_n if rhs_is_upright else tile_k
-        self.lhs_shape = (problem.m, problem.k) if lhs_is_upright else (problem.k, problem.m)
-        self.rhs_shape = (problem.k, problem.n) if rhs_is_upright else (problem.n, problem.k)
+        self.lhs_stored = (problem.m, problem.k) if lhs_is_upright else (problem.k, problem.m)
+        self.rhs_stored = (problem.k, problem.n) if rhs_is_upright else (problem.n, problem.k)
         self.swizzle = lesser(swizzle_of(self.lhs_columns * size), swizzle_of(self.rhs_columns * size))
         self.swizzle_columns = self.swizzle // size
-        self.out_swizzle = swizzle_of(config.epi_n * out_size)
+        self.out_size = out_size
+        lies_turned = (config.swap_ab * 1) * (config.split_k > 1)
+        self.epi_rows = chosen(lies_turned, config.epi_n, config.epi_m)
+        self.epi_columns = chosen(lies_turned, config.epi_m, config.epi_n)
+        self.store_columns = (chosen(lies_turned, tile_m, tile_n), chosen(lies_turned, self.wg_m, self.wg_n))
+        self.out_swizzle = swizzle_of(self.epi_columns * out_size)
         self.out_swizzle_columns = self.out_swizzle // out_size
         lhs_bytes = aligned(config.stages * tile_m * tile_k * size)
         ring_bytes = lhs_bytes + aligned(config.stages * tile_k * tile_n * size)
@@ -73,12 +90,21 @@ class Facts:
         self.smem_bytes = both - overlap + barrier_bytes
         self.compute_registers = registers_for_compute(config.memory_registers, wgs)
         self.entry_registers = lesser(REGISTERS_PER_SM // (THREADS_PER_WARPGROUP * (wgs + 1)) // 8 * 8, 255)
+        steps = -(-problem.k // (tile_k * config.split_k))
+        self.first_k_of_last_part = (config.split_k - 1) * steps * tile_k
+        part_bytes = ITEMSIZE_BYTES["float32"] * problem.batch * problem.m * problem.n
+        self.total_bytes = problem.min_bytes + part_bytes * config.split_k * (config.split_k > 1)
         self.acc_registers = self.wg_m * self.wg_n // THREADS_PER_WARPGROUP
 
 
 def lesser(a: Any, b: Any) -> Any:
     """Returns the smaller of two numbers, or of two arrays element by element."""
     return a * (a < b) + b * (b <= a)
+
+
+def chosen(is_first: Any, first: Any, second: Any) -> Any:
+    """Returns `first` where `is_first`, else `second`: numbers, or arrays element by element."""
+    return second + (first - second) * (is_first * 1)
 
 
 def aligned(size_bytes: Any) -> Any:

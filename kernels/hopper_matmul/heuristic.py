@@ -1,4 +1,4 @@
-"""A legal configuration for a problem that was never tuned: plain arithmetic over a short ranked list."""
+"""A legal configuration for a problem that was never tuned: a short list, ranked by a rough estimate of time."""
 
 from __future__ import annotations
 
@@ -7,54 +7,96 @@ from collections.abc import Iterator
 from hopper_matmul.config import Config
 from hopper_matmul.hardware import Device
 from hopper_matmul.legality import check
-from hopper_matmul.problem import Problem
+from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
 from hopper_matmul.scopes import PLANS
 
 # CTA tiles from large, which read the fewest bytes from L2 for a product, to small, which spread over more SMs.
 _TILES = ((128, 256), (256, 128), (128, 192), (128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (64, 32))
+_SWAPPED_TILES = ((16, 256), (16, 128), (16, 64), (32, 256), (32, 128), (64, 256), (64, 128))
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+_LEAST_K = 256  # of a part
+
+# Rates of one H200 (driver 580.159.04, jax 0.11.2, 2026-11-30): of a bfloat16 product by all SMs, of a copy, of what one
+# SM reads through L2, and what a launch, a tile's start and end, and adding parts of k cost.
+_MACS_PER_US = 815e6 / 2
+_DEVICE_BYTES_PER_US = 4.3e6
+_SM_BYTES_PER_US = 8.0e4
+_LAUNCH_US = 2.0
+_TILE_US = 1.2
+_ADD_US = 2.0
 
 
-def _configs(problem: Problem) -> Iterator[Config]:
-    for tile_m, tile_n in _TILES:
-        compute_wgs = 2 if tile_m * tile_n >= 128 * 64 else 1
-        wg_split = "m" if tile_m >= 128 or compute_wgs == 1 else "n"
-        for tile_k in (64, 32, 16):
-            for stages in (4, 3, 2):
-                yield Config(
-                    tile_m=tile_m,
-                    tile_n=tile_n,
-                    tile_k=tile_k,
-                    stages=stages,
-                    compute_wgs=compute_wgs,
-                    wg_split=wg_split,
-                    epi_m=64,
-                    # 32 where a swizzle of 64 columns does not clip the output's edge
-                    epi_n=min(
-                        64 if problem.n % 64 == 0 else 32, tile_n // (compute_wgs if wg_split == "n" else 1)
-                    ),
-                    scopes=PLANS["joint"],
-                )
-
-
-def heuristic_configs(problem: Problem, device: Device) -> list[Config]:
-    """Returns the legal configurations of the list, one a tile, those that keep the SMs busiest first.
+def heuristic_configs(problem: Problem, device: Device) -> Iterator[Config]:
+    """Yields legal configurations, one a tile, the one with the least estimated time first.
 
     Args:
         problem: The problem they are for; all of them are legal for it.
-        device: Its SM count decides what busy means.
+        device: Its SM count decides how many tiles run at once.
     """
-    first_by_tile: dict[tuple[int, int], Config] = {}
-    for config in _configs(problem):
-        tile = (config.tile_m, config.tile_n)
-        if tile not in first_by_tile and not check(problem, config, device):
-            first_by_tile[tile] = config
+    choices = []
+    for tile in _tiles(problem):
+        cuts = ((_estimated_us(problem, *tile, parts, device), *tile, parts) for parts in _splits(problem))
+        choices.append(min(cuts))
+    for _, tile_m, tile_n, swap_ab, split_k in sorted(choices):
+        depths = (_config(problem, tile_m, tile_n, swap_ab, split_k, *depth) for depth in _depths(problem))
+        legal = next((config for config in depths if not check(problem, config, device)), None)
+        if legal:
+            yield legal
 
-    def idle_share(config: Config) -> float:
-        """The share of the device's time that padded tiles and a last, partly filled wave waste."""
-        tiles = -(-problem.m // config.tile_m) * -(-problem.n // config.tile_n)
-        waves = -(-tiles // device.sm_count)
-        useful = (problem.m * problem.n) / (config.tile_m * config.tile_n)
-        return 1.0 - useful / (waves * device.sm_count)
 
-    # A large tile may waste a quarter of the SMs' time before a smaller one, which reads more, is worth it.
-    return sorted(first_by_tile.values(), key=lambda config: round(idle_share(config) * 4))
+def _tiles(problem: Problem) -> list[tuple[int, int, bool]]:
+    """Returns tile_m, tile_n and swap_ab of what is worth a try."""
+    tiles = [(*tile, False) for tile in _TILES]
+    if problem.m <= 64:
+        tiles += [(*tile, True) for tile in _SWAPPED_TILES if tile[0] < 2 * max(problem.m, 16)]
+    return tiles
+
+
+def _splits(problem: Problem) -> Iterator[int]:
+    return (parts for parts in _SPLITS if parts == 1 or problem.k >= parts * _LEAST_K)
+
+
+def _depths(problem: Problem) -> list[tuple[int, int]]:
+    """Returns tile_k and stages, the deepest rings first: a skinny product lives on the bytes in flight."""
+    tile_ks, stages = ((128, 64, 32, 16), (8, 6, 4, 3, 2)) if problem.m <= 64 else ((64, 32, 16), (4, 3, 2))
+    return [(tile_k, slots) for tile_k in tile_ks for slots in stages]
+
+
+def _config(
+    problem: Problem, tile_m: int, tile_n: int, swap_ab: bool, split_k: int, tile_k: int, stages: int
+) -> Config:
+    compute_wgs = 2 if tile_m * tile_n >= 128 * 64 or (swap_ab and tile_n >= 128) else 1
+    wg_split = "n" if swap_ab or (tile_m < 128 and compute_wgs > 1) else "m"
+    wg_n = tile_n // (compute_wgs if wg_split == "n" else 1)
+    return Config(
+        tile_m=tile_m,
+        tile_n=tile_n,
+        tile_k=tile_k,
+        stages=stages,
+        compute_wgs=compute_wgs,
+        wg_split=wg_split,
+        swap_ab=swap_ab,
+        split_k=split_k,
+        epi_m=tile_m if swap_ab else 64,
+        # 32 where a swizzle of 64 columns does not clip the output's edge
+        epi_n=64 if swap_ab else min(64 if problem.n % 64 == 0 else 32, wg_n),
+        scopes=PLANS["joint"],
+    )
+
+
+def _estimated_us(
+    problem: Problem, tile_m: int, tile_n: int, swap_ab: bool, split_k: int, device: Device
+) -> float:
+    """Returns roughly what a call takes: waves of tiles, each bound by WGMMA or by what it reads, or all by HBM."""
+    tiles = -(-problem.m // tile_m) * -(-problem.n // tile_n) * problem.batch * split_k
+    k = -(-problem.k // split_k)
+    # WGMMA computes 64 rows of an accumulator whether or not they are used.
+    macs = (tile_m if swap_ab else -(-tile_m // 64) * 64) * tile_n * k
+    read_bytes = (tile_m + tile_n) * k * ITEMSIZE_BYTES[problem.lhs_dtype]
+    tile_us = max(macs * device.sm_count / _MACS_PER_US, read_bytes / _SM_BYTES_PER_US) + _TILE_US
+    waves = -(-tiles // device.sm_count)
+    total_us = _LAUNCH_US + max(waves * tile_us, problem.min_bytes / _DEVICE_BYTES_PER_US)
+    if split_k == 1:
+        return total_us
+    part_bytes = ITEMSIZE_BYTES["float32"] * problem.batch * problem.m * problem.n
+    return total_us + _ADD_US + 2 * split_k * part_bytes / _DEVICE_BYTES_PER_US

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 
-# What changed, and the first version that has it. Only messages differ: verdicts and exceptions are the same.
-_SINCE = {"tma_tiling_before_strides": (0, 12), "copies_in_the_plural": (0, 12)}
+# What changed, and the first version that has it. Only exceptions and messages differ: verdicts are the same.
+_SINCE = {"layout_error_of_planes": (0, 12), "reason_of_no_layout": (0, 12)}
 
 
 @functools.cache
@@ -15,11 +15,17 @@ def _has(change: str) -> bool:
     return version >= _SINCE[change]
 
 
-def is_tma_tiling_before_strides() -> bool:
-    """Whether a copy's sizes are held against its tiling before its strides are looked at."""
-    return _has("tma_tiling_before_strides")
+def is_plane_asserted() -> bool:
+    """Whether layout inference asserts, instead of refusing, what it cannot store in a stack of matrices."""
+    return not _has("layout_error_of_planes")
 
 
-def strides_subject() -> str:
-    """Returns the first words of what a copy with odd strides is refused with."""
-    return "Async copies require" if _has("copies_in_the_plural") else "async_copy requires"
+def no_turned_store(columns: int, swizzle_bytes: int) -> str:
+    """Returns what a store of 4-byte values from WGMMA's layout into a transposed tile is refused with."""
+    if not _has("reason_of_no_layout"):
+        return "Failed to infer a possible set of layouts."
+    return (
+        "Failed to infer a possible set of layouts: no optimized SMEM <-> registers transfer plan could be synthesized"
+        f" for register layout WGMMA and ref with transforms (TilingTransform(({columns}, 8)),"
+        f" SwizzleTransform({swizzle_bytes}))"
+    )

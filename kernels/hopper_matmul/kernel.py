@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
@@ -30,7 +31,8 @@ def build(
     """Returns the product as a function of its operands, to be jitted, traced or lowered. Needs no GPU.
 
     Args:
-        problem: lhs (m, k) and rhs (k, n) of `lhs_dtype`; the function returns (m, n) of `out_dtype`.
+        problem: lhs (m, k) and rhs (k, n) of `lhs_dtype`, each after the batch where there is one; the function
+            returns (m, n) of `out_dtype`, likewise.
         config: Any variant, legal or not: what is wrong with it shows when the function is traced or lowered.
         device: Its SM count sizes the grid of a persistent kernel.
         interpret: Passed to `plgpu.kernel`; `plgpu.InterpretGPUParams` checks numbers and races on a CPU.
@@ -46,7 +48,9 @@ def build(
     scratch = [scope for scope in config.scopes.scopes if scope.place == "scratch"]
     kernel = plgpu.kernel(
         functools.partial(_kernel_body, geometry),
-        out_type=jax.ShapeDtypeStruct((problem.m, problem.n), problem.out_dtype),
+        out_type=jax.ShapeDtypeStruct(
+            (*(() if geometry.planes == 1 else (geometry.planes,)), *geometry.sums_shape), geometry.sums_dtype
+        ),
         scratch_types=scope_types(geometry, scratch[0]) if scratch else (),
         grid=(geometry.grid_clusters,),
         grid_names=(CLUSTER_GRID_AXIS,),
@@ -58,7 +62,34 @@ def build(
         interpret=interpret,
         compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Warpgroup),
     )
-    return lambda lhs, rhs: kernel(lhs, rhs)
+
+    def product(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
+        sums = kernel(_padded_to(lhs, geometry.lhs_shape), _padded_to(rhs, geometry.rhs_shape))
+        return _result(geometry, sums)
+
+    return product
+
+
+def _padded_to(operand: jax.Array, shape: tuple[int, int]) -> jax.Array:
+    """Returns the operand with zeros after its rows and columns; itself where it has that shape."""
+    edges = [(0, wanted - size) for wanted, size in zip(shape, operand.shape[-2:], strict=True)]
+    return jnp.pad(operand, [(0, 0)] * (operand.ndim - 2) + edges)
+
+
+def _result(geometry: Geometry, sums: jax.Array) -> jax.Array:
+    """Returns (m, n), after the batch if any, from what the kernel stored.
+
+    Parts of k are added always in their order, so that the result is the same bit for bit.
+    """
+    problem = geometry.problem
+    if geometry.config.split_k > 1:
+        batch = () if problem.batch == 1 else (problem.batch,)
+        sums = functools.reduce(
+            jnp.add, sums.reshape(geometry.config.split_k, *batch, *geometry.sums_shape)
+        ).astype(problem.out_dtype)
+    if geometry.lies_turned:
+        sums = jnp.swapaxes(sums, -1, -2)
+    return sums[..., : problem.m, : problem.n]
 
 
 def _kernel_body(geometry: Geometry, lhs: Any, rhs: Any, out: Any, **scratch: Any) -> None:

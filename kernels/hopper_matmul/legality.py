@@ -49,7 +49,7 @@ class Rejection(NamedTuple):
     @property
     def exception(self) -> str | None:
         """Name of the exception's type that tracing or lowering raises; None where they raise none."""
-        return self.definition.exception
+        return self.definition.exception(self.facts)
 
     def line(self) -> str:
         """Returns the rejection as one line."""

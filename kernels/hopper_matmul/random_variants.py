@@ -11,7 +11,7 @@ from hopper_matmul.scopes import BUFFERS, PLACES, PLANS, Scope, ScopePlan
 
 # Values around every limit; each draw changes about a quarter of the knobs.
 _VALUES = {
-    "tile_m": (4, 32, 64, 96, 128, 192, 256, 384, 4096),
+    "tile_m": (4, 8, 16, 24, 32, 64, 96, 128, 192, 256, 384, 4096),
     "tile_n": (8, 16, 32, 64, 80, 96, 128, 160, 192, 224, 256, 320, 512),
     "tile_k": (8, 16, 32, 64, 96, 128, 256),
     "stages": (1, 2, 3, 4, 5, 6, 8, 33),
@@ -22,7 +22,10 @@ _VALUES = {
     "grid_minor": ("m", "n"),
     "raster_width": (1, 3, 4, 8),
     "persistent": (True, False),
-    "epi_m": (8, 12, 32, 64, 128, 192),
+    "swap_ab": (True, True, False),
+    "split_k": (1, 2, 4, 7, 100),
+    "max_sms": (0, 1, 16, 200),
+    "epi_m": (8, 12, 16, 24, 32, 64, 128, 192),
     "epi_n": (4, 8, 16, 32, 48, 64, 96, 128, 256),
     "delay_release": (0, 1, 2),
     "memory_registers": (8, 24, 40, 64, 100, 200),
@@ -62,12 +65,13 @@ def random_variant(rng: random.Random) -> tuple[Problem, Config]:
         knobs["scopes"] = random_plan(rng)
     dtype = rng.choice(["bfloat16", "float16"])
     problem = Problem(
-        m=rng.choice([1024, 4096, 3000, 1, 16, 100]),
-        n=rng.choice([4096, 1536, 5120, 1000, 96, 8]),
+        m=rng.choice([1024, 4096, 3000, 1, 16, 100, 4097]),
+        n=rng.choice([4096, 1536, 5120, 1000, 96, 8, 333]),
         k=rng.choice([4096, 64, 1000, 8, 7]) if rng.random() < 0.3 else 4096,
         layout=rng.choice(["nn", "nn", "nt", "tn", "tt"]),
         lhs_dtype=dtype,
         rhs_dtype=dtype,
         out_dtype=rng.choice([dtype, "float32"]),
+        batch=rng.choice([1, 1, 1, 3]),
     )
     return problem, dataclasses.replace(Config(), **knobs)

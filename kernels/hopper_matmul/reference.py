@@ -10,14 +10,22 @@ from jax import lax
 
 from hopper_matmul.problem import FieldError, Problem
 
-_CONTRACTION = {"n": {"lhs": 1, "rhs": 0}, "t": {"lhs": 0, "rhs": 1}}
+
+def _contracted(problem: Problem) -> tuple[int, int]:
+    """Returns the axis of k in lhs and in rhs."""
+    first = 1 if problem.batch > 1 else 0
+    return first + (problem.layout[0] == "n"), first + (problem.layout[1] == "t")
 
 
 def operand_types(problem: Problem) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
-    """Returns shape and dtype of lhs and rhs, as they are stored in the problem's layout."""
+    """Returns shape and dtype of lhs and rhs, as they are stored in the problem's layout, after the batch if any."""
     lhs = (problem.m, problem.k) if problem.layout[0] == "n" else (problem.k, problem.m)
     rhs = (problem.k, problem.n) if problem.layout[1] == "n" else (problem.n, problem.k)
-    return jax.ShapeDtypeStruct(lhs, problem.lhs_dtype), jax.ShapeDtypeStruct(rhs, problem.rhs_dtype)
+    batch = (problem.batch,) if problem.batch > 1 else ()
+    return (
+        jax.ShapeDtypeStruct(batch + lhs, problem.lhs_dtype),
+        jax.ShapeDtypeStruct(batch + rhs, problem.rhs_dtype),
+    )
 
 
 def operands(problem: Problem, seed: int) -> tuple[jax.Array, jax.Array]:
@@ -48,9 +56,9 @@ def exact_operands(problem: Problem, seed: int) -> tuple[jax.Array, jax.Array] |
 
 
 def _product(problem: Problem, out_dtype: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    lhs_dimension = _CONTRACTION[problem.layout[0]]["lhs"]
-    rhs_dimension = _CONTRACTION[problem.layout[1]]["rhs"]
-    dimensions = (((lhs_dimension,), (rhs_dimension,)), ((), ()))
+    lhs_axis, rhs_axis = _contracted(problem)
+    batch = (0,) if problem.batch > 1 else ()
+    dimensions = (((lhs_axis,), (rhs_axis,)), (batch, batch))
 
     def product(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
         return lax.dot_general(lhs, rhs, dimensions, preferred_element_type=jnp.dtype(out_dtype))
@@ -73,9 +81,9 @@ def rivals(problem: Problem) -> dict[str, tuple[Callable[..., jax.Array], dict[s
     plain is that product already.
 
     Raises:
-        FieldError: A batched, grouped or scaled problem, or one with an epilogue.
+        FieldError: A grouped or scaled problem, or one with an epilogue.
     """
-    for key, only in (("batch", 1), ("groups", 1), ("scales", "none"), ("epilogue", "none")):
+    for key, only in (("groups", 1), ("scales", "none"), ("epilogue", "none")):
         if getattr(problem, key) != only:
             raise FieldError(key, getattr(problem, key), f"{only}, since XLA's rival is one plain product")
     plain = rival(problem)
@@ -98,15 +106,19 @@ def _padded(problem: Problem, product: Callable[..., jax.Array]) -> Callable[...
 
     def padded(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
         lhs, rhs = (
-            jnp.pad(operand, [(0, -size % _PADDED_TO) for size in operand.shape]) for operand in (lhs, rhs)
+            jnp.pad(
+                operand,
+                [(0, 0)] * (operand.ndim - 2) + [(0, -size % _PADDED_TO) for size in operand.shape[-2:]],
+            )
+            for operand in (lhs, rhs)
         )
-        return product(lhs, rhs)[: problem.m, : problem.n]
+        return product(lhs, rhs)[..., : problem.m, : problem.n]
 
     return padded
 
 
 def reference(problem: Problem) -> Callable[[jax.Array, jax.Array], jax.Array]:
-    """Returns the product, not rounded: (m, n) of float32.
+    """Returns the product, not rounded: (m, n) of float32, after the batch where there is one.
 
     Sums of more than `_LONG_K` products are taken apart: those of each chunk in float32, the chunks' in pairs of
     float32, which hold as much as a float64. The error then no longer grows with k.
@@ -114,7 +126,7 @@ def reference(problem: Problem) -> Callable[[jax.Array, jax.Array], jax.Array]:
     if problem.k <= _LONG_K:
         return _product(problem, "float32")
     product = _product(problem, "float32")
-    lhs_axis, rhs_axis = _CONTRACTION[problem.layout[0]]["lhs"], _CONTRACTION[problem.layout[1]]["rhs"]
+    lhs_axis, rhs_axis = _contracted(problem)
     whole_chunks = problem.k // _CHUNK_K
 
     def chunk(lhs: jax.Array, rhs: jax.Array, start: jax.Array | int, size: int) -> jax.Array:
@@ -124,7 +136,7 @@ def reference(problem: Problem) -> Callable[[jax.Array, jax.Array], jax.Array]:
         )
 
     def chunked(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
-        zeros = jnp.zeros((problem.m, problem.n), jnp.float32)
+        zeros = jnp.zeros(jax.eval_shape(product, lhs, rhs).shape, jnp.float32)
         add = lambda index, total: _added(total, chunk(lhs, rhs, index * _CHUNK_K, _CHUNK_K))  # noqa: E731
         total = lax.fori_loop(0, whole_chunks, add, (zeros, zeros))
         rest = problem.k - whole_chunks * _CHUNK_K

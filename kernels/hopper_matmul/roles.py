@@ -15,26 +15,36 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from hopper_matmul.allocation import ACC_DTYPE, WG_AXIS, enter, scopes_at
 from hopper_matmul.geometry import Geometry
 from hopper_matmul.scopes import Scope
-from hopper_matmul.walk import for_each_tile, tile_count
+from hopper_matmul.walk import Tile, for_each_tile, tile_count
 
 
 @dataclass(frozen=True, kw_only=True)
 class Operands:
-    """The kernel's refs in device memory: lhs and rhs as the problem's layout stores them, out (m, n)."""
+    """The kernel's refs in device memory.
+
+    Attributes:
+        lhs, rhs: As the problem's layout stores them, after the batch where there is one.
+        out: (m, n), or (planes, m, n) where there are several.
+    """
 
     lhs: Any
     rhs: Any
     out: Any
 
 
-def _as_stored(letter: str, rows: Any, columns: Any) -> tuple[Any, Any]:
-    """Returns an index of (rows, columns) as the operand is stored: "t" is transposed."""
-    return (rows, columns) if letter == "n" else (columns, rows)
+def _turned(is_turned: bool, rows: Any, columns: Any) -> tuple[Any, Any]:
+    """Returns an index of (rows, columns) of a matrix that is stored transposed if `is_turned`."""
+    return (columns, rows) if is_turned else (rows, columns)
 
 
-def _upright(letter: str, tile: Any) -> Any:
+def _facing(is_turned: bool, tile: Any) -> Any:
     """Returns a tile as WGMMA reads it; it transposes 16-bit operands on the way, at no cost."""
-    return tile if letter == "n" else tile.transpose((1, 0))
+    return tile.transpose((1, 0)) if is_turned else tile
+
+
+def _in_plane(plane: Any, rows: Any, columns: Any) -> tuple[Any, ...]:
+    """Returns the index of rows and columns in a stack of matrices, or in the only one, whose plane is None."""
+    return (rows, columns) if plane is None else (plane, rows, columns)
 
 
 def _next_slot(slot: jax.Array, stages: int) -> jax.Array:
@@ -47,12 +57,12 @@ def memory_role(geometry: Geometry, operands: Operands, refs: dict[str, Any]) ->
     plgpu.set_max_registers(config.memory_registers, action="decrease")
     mainloop, epilogue = _tile_scopes(geometry, role="memory")
 
-    def load_tile(local: jax.Array, slot: jax.Array, m_index: jax.Array, n_index: jax.Array) -> None:
+    def load_tile(tile: Tile) -> None:
         def load(refs: dict[str, Any]) -> None:
             if geometry.config.scopes.is_union:
                 # The epilogue of the tile before wrote over the ring.
-                pl.when(local > 0)(lambda: plgpu.barrier_wait(refs["barriers"]["stored"].at[0]))
-            _load_steps(geometry, operands, refs, local, slot, m_index, n_index)
+                pl.when(tile.local > 0)(lambda: plgpu.barrier_wait(refs["barriers"]["stored"].at[0]))
+            _load_steps(geometry, operands, refs, tile)
 
         enter(geometry, mainloop, refs, load)
         if epilogue:
@@ -62,41 +72,37 @@ def memory_role(geometry: Geometry, operands: Operands, refs: dict[str, Any]) ->
     _await_peers(geometry, refs)
 
 
-def _load_steps(
-    geometry: Geometry,
-    operands: Operands,
-    refs: dict[str, Any],
-    local: jax.Array,
-    slot: jax.Array,
-    m_index: jax.Array,
-    n_index: jax.Array,
-) -> None:
+def _load_steps(geometry: Geometry, operands: Operands, refs: dict[str, Any], tile: Tile) -> None:
     config = geometry.config
     lhs_ring, rhs_ring = refs["ring"]
     full, consumed = refs["barriers"]["full"], refs["barriers"]["consumed"]
-    layout = geometry.problem.layout
-    rows = pl.ds(m_index * config.tile_m, config.tile_m)
-    columns = pl.ds(n_index * config.tile_n, config.tile_n)
+    is_lhs_turned, is_rhs_turned = (letter == "t" for letter in geometry.problem.layout)
+    batch = geometry.problem.batch
+    product = lax.rem(tile.plane, batch) if config.split_k > 1 else tile.plane
+    product = product if batch > 1 else None
+    first_step = lax.div(tile.plane, batch) * geometry.k_steps if config.split_k > 1 else 0
+    rows = pl.ds(tile.m_index * config.tile_m, config.tile_m)
+    columns = pl.ds(tile.n_index * config.tile_n, config.tile_n)
 
     def load_step(step: jax.Array, slot: jax.Array) -> jax.Array:
-        is_reused = (local * geometry.k_steps + step) >= config.stages
+        is_reused = (tile.local * geometry.k_steps + step) >= config.stages
         pl.when(is_reused)(lambda: plgpu.barrier_wait(consumed.at[slot]))
-        depth = pl.ds(step * config.tile_k, config.tile_k)
+        depth = pl.ds((first_step + step) * config.tile_k, config.tile_k)
         plgpu.copy_gmem_to_smem(
-            operands.lhs.at[_as_stored(layout[0], rows, depth)],
+            operands.lhs.at[_in_plane(product, *_turned(is_lhs_turned, rows, depth))],
             lhs_ring.at[slot],
             full.at[slot],
             collective_axes="cluster_n" if config.cluster_n > 1 else None,
         )
         plgpu.copy_gmem_to_smem(
-            operands.rhs.at[_as_stored(layout[1], depth, columns)],
+            operands.rhs.at[_in_plane(product, *_turned(is_rhs_turned, depth, columns))],
             rhs_ring.at[slot],
             full.at[slot],
             collective_axes="cluster_m" if config.cluster_m > 1 else None,
         )
         return _next_slot(slot, config.stages)
 
-    lax.fori_loop(0, geometry.k_steps, load_step, slot)
+    lax.fori_loop(0, geometry.k_steps, load_step, tile.slot)
 
 
 def _await_peers(geometry: Geometry, refs: dict[str, Any]) -> None:
@@ -126,13 +132,11 @@ def compute_role(geometry: Geometry, operands: Operands, refs: dict[str, Any]) -
     plgpu.set_max_registers(geometry.compute_registers, action="increase")
     mainloop, epilogue = _tile_scopes(geometry, role="compute")
 
-    def compute_tile(
-        refs: dict[str, Any], local: jax.Array, slot: jax.Array, m_index: jax.Array, n_index: jax.Array
-    ) -> None:
-        store = functools.partial(_store_tile, geometry, operands, m_index=m_index, n_index=n_index)
+    def compute_tile(refs: dict[str, Any], tile: Tile) -> None:
+        store = functools.partial(_store_tile, geometry, operands, tile)
 
         def multiply(refs: dict[str, Any]) -> jax.Array | None:
-            sums = _multiply_steps(geometry, refs, slot)
+            sums = _multiply_steps(geometry, refs, tile.slot)
             return sums if epilogue else store(refs, sums)
 
         sums = enter(geometry, mainloop, refs, multiply)
@@ -149,15 +153,15 @@ def compute_role(geometry: Geometry, operands: Operands, refs: dict[str, Any]) -
 
 
 def _multiply_steps(geometry: Geometry, refs: dict[str, Any], slot: jax.Array) -> jax.Array:
-    """Sums one tile over k in the accumulator and returns it, (wg_m, wg_n) of float32."""
+    """Sums one tile over k in the accumulator and returns it, `Geometry.acc_shape` of float32."""
     config = geometry.config
     accumulator = refs["accumulator"]
     lhs_ring, rhs_ring = refs["ring"]
     full, consumed = refs["barriers"]["full"], refs["barriers"]["consumed"]
-    layout = geometry.problem.layout
+    is_lhs_turned, is_rhs_turned = (letter == "t" for letter in geometry.problem.layout)
     wg = lax.axis_index(WG_AXIS)
     if config.scopes.acc_outside_loop and geometry.tiles_per_cta > 1:
-        zeros = jnp.zeros((geometry.wg_m, geometry.wg_n), ACC_DTYPE)
+        zeros = jnp.zeros(geometry.acc_shape, ACC_DTYPE)
         accumulator[...] = plgpu.layout_cast(zeros, plgpu.Layout.WGMMA)
 
     def multiply_step(step: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -166,11 +170,15 @@ def _multiply_steps(geometry: Geometry, refs: dict[str, Any], slot: jax.Array) -
         lhs, rhs = lhs_ring.at[slot], rhs_ring.at[slot]
         if geometry.splits("m"):
             own_rows = pl.ds(wg * geometry.wg_m, geometry.wg_m)
-            lhs = lhs.at[_as_stored(layout[0], own_rows, slice(None))]
+            lhs = lhs.at[_turned(is_lhs_turned, own_rows, slice(None))]
         if geometry.splits("n"):
             own_columns = pl.ds(wg * geometry.wg_n, geometry.wg_n)
-            rhs = rhs.at[_as_stored(layout[1], slice(None), own_columns)]
-        plgpu.wgmma(accumulator, _upright(layout[0], lhs), _upright(layout[1], rhs))
+            rhs = rhs.at[_turned(is_rhs_turned, slice(None), own_columns)]
+        # Rows of the accumulator first: lhs and rhs, or with swapped roles rhs and lhs, both turned.
+        is_swapped = config.swap_ab
+        lhs = _facing(is_lhs_turned != is_swapped, lhs)
+        rhs = _facing(is_rhs_turned != is_swapped, rhs)
+        plgpu.wgmma(accumulator, *((rhs, lhs) if is_swapped else (lhs, rhs)))
         plgpu.wgmma_wait(config.delay_release)
         if config.delay_release:
             pl.when(step > 0)(lambda: plgpu.barrier_arrive(consumed.at[previous]))
@@ -186,20 +194,16 @@ def _multiply_steps(geometry: Geometry, refs: dict[str, Any], slot: jax.Array) -
 
 
 def _store_tile(
-    geometry: Geometry,
-    operands: Operands,
-    refs: dict[str, Any],
-    sums: jax.Array,
-    *,
-    m_index: jax.Array,
-    n_index: jax.Array,
+    geometry: Geometry, operands: Operands, tile: Tile, refs: dict[str, Any], sums: jax.Array
 ) -> None:
     """Rounds a warpgroup's sums once and stores them through SMEM, piece by piece, with TMA."""
     config = geometry.config
     wg = lax.axis_index(WG_AXIS)
-    first_row = m_index * config.tile_m + (wg * geometry.wg_m if geometry.splits("m") else 0)
-    first_column = n_index * config.tile_n + (wg * geometry.wg_n if geometry.splits("n") else 0)
-    rounded = sums.astype(geometry.problem.out_dtype)
+    plane = tile.plane if geometry.planes > 1 else None
+    first_row = tile.m_index * config.tile_m + (wg * geometry.wg_m if geometry.splits("m") else 0)
+    first_column = tile.n_index * config.tile_n + (wg * geometry.wg_n if geometry.splits("n") else 0)
+    rounded = sums.astype(geometry.sums_dtype)
+    is_turned = config.swap_ab and not geometry.lies_turned  # on its way through SMEM
     if geometry.config.scopes.is_union:
         # The other warpgroups may still multiply from the bytes that this one is about to write.
         plgpu.barrier_arrive(refs["barriers"]["sums_read"])
@@ -209,11 +213,14 @@ def _store_tile(
         row, column = piece // pieces_n * config.epi_m, piece % pieces_n * config.epi_n
         staged = refs["epilogue"].at[wg, piece % geometry.epilogue_slots]
         plgpu.wait_smem_to_gmem(geometry.epilogue_slots - 1, wait_read_only=True)
-        staged[...] = rounded[row : row + config.epi_m, column : column + config.epi_n]
+        rows, columns = slice(row, row + config.epi_m), slice(column, column + config.epi_n)
+        _facing(is_turned, staged)[...] = rounded[_turned(config.swap_ab, rows, columns)]
         plgpu.commit_smem()
+        out_rows = pl.ds(first_row + row, config.epi_m)
+        out_columns = pl.ds(first_column + column, config.epi_n)
         plgpu.copy_smem_to_gmem(
             staged,
-            operands.out.at[pl.ds(first_row + row, config.epi_m), pl.ds(first_column + column, config.epi_n)],
+            operands.out.at[_in_plane(plane, *_turned(geometry.lies_turned, out_rows, out_columns))],
         )
     if config.scopes.shares_bytes:
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)

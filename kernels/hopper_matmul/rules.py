@@ -17,7 +17,7 @@ class Rule:
 
     id: str
     stage: Stage
-    exception: str | None
+    exception: Callable[[Facts], str | None]
     breaks: Callable[[Facts], Any]
     value: Callable[[Facts], object]
     limit: Callable[[Facts], object]
@@ -27,19 +27,20 @@ class Rule:
 def rule(
     rule_id: str,
     stage: Stage,
-    exception: str | None,
+    exception: str | None | Callable[[Facts], str],
     breaks: Callable[[Facts], Any],
     value: Callable[[Facts], object],
     limit: object,
     message: str | Callable[[Facts], str],
 ) -> Rule:
-    """Returns a rule; limit and message may be plain values."""
+    """Returns a rule; exception, limit and message may be plain values."""
+    exception_of = exception if callable(exception) else lambda _: exception
     limit_of = limit if callable(limit) else lambda _: limit
     message_of = message if callable(message) else lambda _: message
     return Rule(
         id=rule_id,
         stage=stage,
-        exception=exception,
+        exception=exception_of,
         breaks=breaks,
         value=value,
         limit=limit_of,

@@ -24,13 +24,15 @@ from hopper_matmul.rules import Rule
 from hopper_matmul.scopes import PLANS
 
 # The order is that of enumeration: knobs that decide most rules come first.
-DEFAULT_KNOBS: dict[str, tuple[Any, ...]] = {
+_KNOBS: dict[str, tuple[Any, ...]] = {
     "compute_wgs": (1, 2, 3),
     "wg_split": ("m", "n"),
+    "swap_ab": (False,),
     "tile_m": (64, 128, 192, 256),
-    "tile_n": (64, 96, 128, 160, 192, 224, 256),
+    "tile_n": (32, 64, 96, 128, 160, 192, 224, 256),
     "memory_registers": (40,),
     "tile_k": (32, 64, 128),
+    "split_k": (1,),
     "epi_m": (64, 128),
     "epi_n": (32, 64, 128),
     "cluster_m": (1, 2),
@@ -39,10 +41,46 @@ DEFAULT_KNOBS: dict[str, tuple[Any, ...]] = {
     "stages": (2, 3, 4, 5, 6, 8),
     "delay_release": (0, 1),
     "persistent": (True, False),
+    "max_sms": (0,),
     "grid_minor": ("m", "n"),
     "raster_width": (1, 4, 8, 16),
 }
-assert set(DEFAULT_KNOBS) == set(KNOB_NAMES)
+assert set(_KNOBS) == set(KNOB_NAMES)
+SKINNY_M = 64  # up to here the rows of one WGMMA hold all of m, and m can be its columns as well
+_SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48)
+_LEAST_K = 256  # of a part of k; with less a CTA does little but start and end
+_MOST_WAVES = 4  # of CTAs that splitting k may give
+
+
+def default_knobs(problem: Problem, device: Device) -> dict[str, tuple[Any, ...]]:
+    """Returns the values of each knob that are worth a try for a problem: tiles that it fills, parts it has."""
+    knobs = dict(_KNOBS)
+    if problem.layout[1] == "t":
+        # A K-major rhs takes any columns; a row-major one takes whole swizzles, and narrow ones are slow.
+        knobs["tile_n"] = (32, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)
+    if problem.m <= SKINNY_M:
+        narrow = next(size for size in (8, 16, 32, 64) if problem.m <= size)
+        knobs |= {
+            "swap_ab": (False, True),
+            "tile_m": tuple(dict.fromkeys((narrow, 64))),
+            "epi_m": tuple(dict.fromkeys((narrow, 64))),
+            "tile_k": (32, 64, 128, 256),
+            "stages": (2, 3, 4, 5, 6, 8, 10, 12),
+            "raster_width": (1,),
+        }
+    knobs["tile_m"] = tuple(size for size in knobs["tile_m"] if size < 2 * problem.m or size <= 64)
+    knobs["tile_n"] = tuple(size for size in knobs["tile_n"] if size < 2 * problem.n or size <= 64)
+    knobs["split_k"] = _splits(problem, device)
+    if len(knobs["split_k"]) > 1:
+        knobs["raster_width"] = (1,)  # so few tiles are all walked at once
+    return knobs
+
+
+def _splits(problem: Problem, device: Device) -> tuple[int, ...]:
+    """Returns the parts of k worth a try: one where the tiles fill the device anyway."""
+    tiles = -(-problem.m // 128) * -(-problem.n // 128) * problem.batch
+    most = min(_MOST_WAVES * device.sm_count // tiles, problem.k // _LEAST_K)
+    return tuple(parts for parts in _SPLITS if parts <= max(1, most))
 
 
 _PLAN_FACTS = ("fault", "is_union", "shares_bytes", "follows_ring", "is_divergent", "acc_in_memory_role")
@@ -202,7 +240,7 @@ def space_of(problem: Problem, device: Device, narrowing: Mapping[str, Sequence[
     Raises:
         FieldError: An unknown knob, no values, a value twice, or one that the knob cannot have.
     """
-    knobs = dict(DEFAULT_KNOBS)
+    knobs = default_knobs(problem, device)
     for name, values in narrowing.items():
         one_of("knob", name, KNOB_NAMES)
         if isinstance(values, str) or not isinstance(values, Sequence) or not 0 < len(values) < 256:

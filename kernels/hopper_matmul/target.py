@@ -72,8 +72,8 @@ class HopperMatmul:
 
     def heuristic_config(self, problem: Problem, device: Device) -> dict[str, Any] | None:
         """Returns the knobs of the likeliest untuned choice; None where the kernel cannot compute the problem."""
-        configs = heuristic_configs(problem, device)
-        return configs[0].to_knobs() if configs else None
+        config = next(heuristic_configs(problem, device), None)
+        return config.to_knobs() if config else None
 
     def distance(self, a: Problem, b: Problem) -> float:
         """Returns how far apart two problems are in the logarithm of their sizes; inf between numerics classes."""

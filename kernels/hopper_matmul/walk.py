@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -16,16 +17,36 @@ CLUSTER_GRID_AXIS = "clusters"
 CLUSTER_AXES = ("cluster_m", "cluster_n")
 
 
-def for_each_tile(
-    geometry: Geometry, tile: Callable[[jax.Array, jax.Array, jax.Array, jax.Array], Any]
-) -> None:
-    """Calls `tile(local, slot, m_index, n_index)` for each tile of this CTA; `slot` is its first ring slot."""
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """One tile of a CTA; all values are traced.
+
+    Attributes:
+        local: How many tiles this CTA has walked before.
+        slot: Its first slot in the ring.
+        plane: Which of the kernel's products it belongs to, see `Geometry.planes`.
+        m_index, n_index: Its place in that product, in tiles.
+    """
+
+    local: jax.Array
+    slot: jax.Array
+    plane: jax.Array | int
+    m_index: jax.Array
+    n_index: jax.Array
+
+
+def for_each_tile(geometry: Geometry, visit: Callable[[Tile], Any]) -> None:
+    """Calls `visit` for each tile of this CTA."""
     config = geometry.config
     first = lax.axis_index(CLUSTER_GRID_AXIS)
 
     def one(local: jax.Array, slot: jax.Array) -> jax.Array:
+        index, plane = first + local * geometry.grid_clusters, 0
+        if geometry.planes > 1:
+            a_plane = geometry.cluster_tiles_m * geometry.cluster_tiles_n
+            index, plane = lax.rem(index, a_plane), lax.div(index, a_plane)
         m_index, n_index = plgpu.planar_snake(
-            first + local * geometry.grid_clusters,
+            index,
             (geometry.cluster_tiles_m, geometry.cluster_tiles_n),
             0 if config.grid_minor == "m" else 1,
             config.raster_width,
@@ -33,7 +54,7 @@ def for_each_tile(
         if geometry.cluster_size > 1:
             m_index = m_index * config.cluster_m + lax.axis_index("cluster_m")
             n_index = n_index * config.cluster_n + lax.axis_index("cluster_n")
-        tile(local, slot, m_index, n_index)
+        visit(Tile(local=local, slot=slot, plane=plane, m_index=m_index, n_index=n_index))
         return lax.rem(slot + geometry.k_steps, config.stages)
 
     slot = jnp.int32(0)

@@ -41,8 +41,8 @@ def main(case: dict) -> dict:
             raise
         return {"error": None, "races": True, "rejected": []}
     left, right = np.asarray(lhs, np.float64), np.asarray(rhs, np.float64)
-    reference = (left if problem.layout[0] == "n" else left.T) @ (
-        right if problem.layout[1] == "n" else right.T
+    reference = (left if problem.layout[0] == "n" else left.swapaxes(-1, -2)) @ (
+        right if problem.layout[1] == "n" else right.swapaxes(-1, -2)
     )
     return {
         "error": float(np.linalg.norm(out - reference) / np.linalg.norm(reference)),

@@ -12,6 +12,7 @@ from hopper_matmul.config import Config
 from hopper_matmul.hardware import Device
 from hopper_matmul.kernel import build
 from hopper_matmul.problem import Problem
+from hopper_matmul.reference import operand_types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +32,8 @@ class Verdict:
 
 def lower_for_real(problem: Problem, config: Config, device: Device) -> Verdict:
     """Traces and lowers one variant for CUDA, with no GPU, and reports what happened."""
-    operands = (
-        jax.ShapeDtypeStruct((problem.m, problem.k), problem.lhs_dtype),
-        jax.ShapeDtypeStruct((problem.k, problem.n), problem.rhs_dtype),
-    )
     try:
-        traced = jax.jit(build(problem, config, device)).trace(*operands)
+        traced = jax.jit(build(problem, config, device)).trace(*operand_types(problem))
     except Exception as error:  # noqa: BLE001 - whatever the compiler raises is the verdict
         return Verdict(stage="trace", exception=type(error).__name__, message=str(error))
     counted: list[int] = []

@@ -90,5 +90,52 @@ def test_edges_are_clipped(sizes):
     assert_right(interpret(sm_count=2, knobs={}, problem=sizes))
 
 
+SWAPPED = {"swap_ab": True, "wg_split": "n", "tile_m": 16, "tile_n": 128, "epi_m": 16, "epi_n": 64}
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_swapped_operands_are_right_in_every_layout(layout):
+    problem = {"m": 48, "n": 256, "k": 192, "layout": layout}
+    assert_right(interpret(sm_count=2, knobs=SWAPPED, problem=problem))
+
+
+@pytest.mark.parametrize(
+    ("knobs", "problem"),
+    [
+        # 5 steps in parts of 2: the last part ends a step beyond k
+        ({"split_k": 3}, {"k": 320}),
+        ({"split_k": 2, "persistent": False}, {"out_dtype": "float32"}),
+        (SWAPPED | {"split_k": 2}, {"m": 17, "n": 256}),
+        ({"split_k": 2}, {"batch": 3, "m": 64, "n": 64, "k": 128, "layout": "tn"}),
+    ],
+    ids=str,
+)
+def test_parts_of_k_are_added_up(knobs, problem):
+    assert_right(interpret(sm_count=2, knobs=knobs, problem=problem), problem.get("out_dtype", "bfloat16"))
+
+
+@pytest.mark.parametrize("layout", ["nn", "tt"])
+def test_batch_is_right(layout):
+    problem = {"batch": 3, "m": 136, "n": 96, "k": 72, "layout": layout}
+    assert_right(interpret(sm_count=2, knobs={"epi_n": 32}, problem=problem))
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"m": 201, "n": 99, "k": 77},
+        {"m": 9, "n": 7, "k": 1, "layout": "tn"},
+        {"batch": 2, "m": 65, "n": 131, "k": 33, "layout": "nt"},
+    ],
+    ids=str,
+)
+def test_sizes_that_tma_refuses_are_padded(sizes):
+    assert_right(interpret(sm_count=2, knobs={}, problem=sizes))
+
+
+def test_a_cap_on_sms_leaves_the_others_idle():
+    assert_right(interpret(sm_count=4, knobs={"max_sms": 1}))
+
+
 def test_union_without_its_barriers_is_a_race_that_is_found():
     assert interpret(sm_count=2, knobs={"scopes": "union"}, without_union_barriers=True)["races"]

@@ -66,20 +66,23 @@ def test_a_neighbour_that_xla_won_answers_xla(best):
     assert (answer.match, answer.backend) == ("nearest", "xla")
 
 
+# 48 parts of one step each: k = 3072 has 48 steps of 64, k = 2048 has 32.
+MANY_PARTS = {"tile_m": 128, "tile_n": 128, "tile_k": 64, "stages": 4, "compute_wgs": 2, "split_k": 48}
+
+
 def test_a_neighbour_that_is_illegal_for_the_asked_shape_is_passed_over(best):
-    # TMA clips 4128 = 129 * 32 columns with a swizzle of 32 of them, not with the 64 of the nearer entry.
-    narrow = {"tile_m": 128, "tile_n": 128, "tile_k": 32, "stages": 4, "compute_wgs": 2, "epi_n": 32}
-    best_file(best, entry(problem(n=4096)), entry(problem(n=3200), knobs=narrow))
-    answer = autotune.best_config(4096, 4128, 4096, device="NVIDIA H200")
-    assert (answer.match, answer.problem.n, knobs(answer)["tile_k"]) == ("nearest", 3200, 32)
-    assert TARGET.check(problem(n=4128), answer.config, H200) == ()
+    one_part = MANY_PARTS | {"split_k": 1}
+    best_file(best, entry(problem(k=3072), knobs=MANY_PARTS), entry(problem(k=4096), knobs=one_part))
+    answer = autotune.best_config(4096, 4096, 2048, device="NVIDIA H200")
+    assert (answer.match, answer.problem.k, knobs(answer)["split_k"]) == ("nearest", 4096, 1)
+    assert TARGET.check(problem(k=2048), answer.config, H200) == ()
 
 
 def test_an_exact_entry_that_has_become_illegal_is_not_used(best):
-    best_file(best, entry(problem(n=4128)))
-    answer = autotune.best_config(4096, 4128, 4096, device="NVIDIA H200")
+    best_file(best, entry(problem(k=2048), knobs=MANY_PARTS))
+    answer = autotune.best_config(4096, 4096, 2048, device="NVIDIA H200")
     assert answer.match == "heuristic"
-    assert TARGET.check(problem(n=4128), answer.config, H200) == ()
+    assert TARGET.check(problem(k=2048), answer.config, H200) == ()
 
 
 @pytest.mark.parametrize(
@@ -121,8 +124,7 @@ def test_with_nothing_measured_the_heuristic_answers_without_times(best):
 
 
 def test_a_problem_that_no_kernel_computes_is_xlas(best):
-    # rows of 4097 bfloat16 are no multiple of 16 bytes, which TMA needs
-    answer = autotune.best_config(4096, 4096, 4097, device="NVIDIA H200")
+    answer = autotune.best_config(4096, 4096, 4096, epilogue="bias", device="NVIDIA H200")
     assert (answer.config, answer.backend, answer.match) == (None, "xla", "heuristic")
 
 

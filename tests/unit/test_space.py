@@ -69,10 +69,12 @@ def test_arrays_and_numbers_give_the_same_verdict():
         ("main", {"scopes"}),
         ("problem", set()),
         ("wgmma_k", {"tile_k", "tile_n", "compute_wgs", "wg_split"}),
-        ("wgmma_m", {"tile_m", "compute_wgs", "wg_split"}),
+        ("wgmma_m", {"tile_m", "tile_n", "swap_ab", "compute_wgs", "wg_split"}),
         (
             "smem",
-            {"tile_m", "tile_n", "tile_k", "stages", "compute_wgs", "wg_split", "epi_m", "epi_n", "scopes"},
+            # of split_k, since parts of k are staged as float32
+            {"tile_m", "tile_n", "tile_k", "stages", "compute_wgs", "wg_split", "epi_m", "epi_n"}
+            | {"scopes", "split_k"},
         ),
     ],
 )

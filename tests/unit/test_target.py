@@ -45,6 +45,9 @@ def test_unknown_target_names_the_nearest():
         (64, 32, 16),
         (8192, 1280, 8192),
         (1, 8192, 8192),
+        (4097, 4096, 4096),
+        (1, 1, 1),
+        (300, 300, 65536),
     ],
 )
 def test_untuned_choices_are_legal(sizes):
@@ -54,8 +57,15 @@ def test_untuned_choices_are_legal(sizes):
         assert not TARGET.check(problem(*sizes), TARGET.config_from_knobs(knobs), DEVICE)
 
 
-def test_a_problem_that_tma_cannot_read_has_no_untuned_choice():
-    assert TARGET.heuristic_config(problem(4097, 4096, 4096), DEVICE) is None
+def test_few_tiles_and_a_long_k_are_split_over_the_device():
+    # 300 x 300 has at most 50 tiles of 64x32; 132 SMs want parts of k as well
+    assert TARGET.heuristic_config(problem(300, 300, 65536), DEVICE)["split_k"] >= 8
+    assert TARGET.heuristic_config(problem(4096, 4096, 4096), DEVICE)["split_k"] == 1
+
+
+def test_a_skinny_product_has_its_few_rows_in_the_accumulators_columns():
+    knobs = TARGET.heuristic_config(problem(1, 8192, 8192), DEVICE)
+    assert (knobs["swap_ab"], knobs["tile_m"]) == (True, 16)
 
 
 def test_a_large_tile_is_chosen_where_it_fills_the_device():
