@@ -9,25 +9,27 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from hopper_matmul.geometry import Geometry
+from hopper_matmul.geometry import Geometry, Matrix
 from hopper_matmul.scopes import Place, Scope
 
 WG_AXIS = "wg"
 ACC_DTYPE = jnp.float32
 
 
-def _tiled(dtype: Any, swizzle_bytes: int) -> tuple[Any, ...]:
-    """Returns the transforms of a WGMMA or TMA tile: 8 rows by one swizzle row of columns."""
-    columns = swizzle_bytes // jnp.dtype(dtype).itemsize
-    return (plgpu.TilingTransform((8, columns)), plgpu.SwizzleTransform(swizzle_bytes))
+def _transforms(matrix: Matrix, is_view: bool) -> tuple[Any, ...]:
+    """Returns the transforms of a tile: blocks of 8 rows by one swizzle, or a view's panels of any rows."""
+    blocks = () if is_view and matrix.is_viewed else (plgpu.TilingTransform((8, matrix.swizzle_columns)),)
+    return (*blocks, plgpu.SwizzleTransform(matrix.swizzle_bytes))
 
 
 def buffer_types(geometry: Geometry) -> dict[str, Any]:
     """Returns what each buffer of a plan allocates."""
-    problem, config = geometry.problem, geometry.config
-    operand = _tiled(problem.lhs_dtype, geometry.swizzle_bytes)
+    config = geometry.config
+    matrices = (geometry.lhs, geometry.rhs)
     barriers = {
-        "full": plgpu.Barrier(num_arrivals=2, num_barriers=config.stages),
+        "full": plgpu.Barrier(
+            num_arrivals=sum(matrix.panels for matrix in matrices), num_barriers=config.stages
+        ),
         "consumed": _arrival_of_compute(geometry, num_barriers=config.stages),
     }
     if geometry.config.scopes.is_union:
@@ -36,16 +38,26 @@ def buffer_types(geometry: Geometry) -> dict[str, Any]:
     return {
         "accumulator": plgpu.ACC(geometry.acc_shape, ACC_DTYPE),
         "barriers": barriers,
-        "ring": (
-            plgpu.SMEM((config.stages, *geometry.lhs_tile), problem.lhs_dtype, transforms=operand),
-            plgpu.SMEM((config.stages, *geometry.rhs_tile), problem.rhs_dtype, transforms=operand),
-        ),
-        "epilogue": plgpu.SMEM(
-            (config.compute_wgs, geometry.epilogue_slots, *geometry.epilogue_tile),
-            geometry.sums_dtype,
-            transforms=_tiled(geometry.sums_dtype, geometry.epilogue_swizzle_bytes),
-        ),
+        **_seen_twice("ring", lambda *view: tuple(_ring(geometry, matrix, *view) for matrix in matrices)),
+        **_seen_twice("epilogue", lambda *view: _staging(geometry, *view)),
     }
+
+
+def _seen_twice(name: str, buffer: Callable[..., Any]) -> dict[str, Any]:
+    """Returns a buffer as WGMMA or registers see it, and as TMA does: the same bytes."""
+    return {name: buffer(), f"{name}_view": buffer(True)}
+
+
+def _ring(geometry: Geometry, matrix: Matrix, is_view: bool = False) -> Any:
+    transforms = _transforms(matrix, is_view)
+    return plgpu.SMEM(
+        (geometry.config.stages, *matrix.buffer), geometry.problem.lhs_dtype, transforms=transforms
+    )
+
+
+def _staging(geometry: Geometry, is_view: bool = False) -> Any:
+    shape = (geometry.config.compute_wgs, geometry.epilogue_slots, *geometry.epilogue_tile)
+    return plgpu.SMEM(shape, geometry.sums_dtype, transforms=_transforms(geometry.sums, is_view))
 
 
 def _arrival_of_compute(geometry: Geometry, *, num_barriers: int) -> Any:
@@ -60,17 +72,40 @@ def _arrival_of_compute(geometry: Geometry, *, num_barriers: int) -> Any:
 
 def scope_types(geometry: Geometry, scope: Scope) -> dict[str, Any]:
     types = buffer_types(geometry)
-    held = {buffer: types[buffer] for buffer in scope.holds}
-    if scope.shared:
-        held["shared"] = plgpu.RefUnion(held.pop("ring"), held.pop("epilogue"))
+    seen = {
+        name: (name, f"{name}_view") if has_view else (name,) for name, has_view in _views(geometry).items()
+    }
+    held = {buffer: types[buffer] for buffer in scope.holds if buffer not in seen}
+    unions = (
+        [("ring", "epilogue")] if scope.shared else [(buffer,) for buffer in seen if buffer in scope.holds]
+    )
+    for buffers in unions:
+        names = [name for buffer in buffers for name in seen[buffer]]
+        members = [types[name] for name in names]
+        held[UNION.join(names)] = members[0] if len(members) == 1 else plgpu.RefUnion(*members)
     return held
 
 
+def _views(geometry: Geometry) -> dict[str, bool]:
+    """Returns for each buffer that TMA uses whether it sees it otherwise than the compute warpgroups do."""
+    return {
+        "ring": geometry.lhs.is_viewed or geometry.rhs.is_viewed,
+        "epilogue": geometry.sums.is_viewed,
+    }
+
+
+UNION = "_and_"  # joins the names of a union's members
+
+
 def named_refs(allocated: dict[str, Any]) -> dict[str, Any]:
-    """Returns the refs of a scope by buffer, with a union taken apart into its members."""
-    refs = dict(allocated)
-    if "shared" in refs:
-        refs["ring"], refs["epilogue"] = refs.pop("shared")
+    """Returns the refs of a scope by buffer, with unions taken apart into their members."""
+    refs: dict[str, Any] = {}
+    for joined, ref in allocated.items():
+        names = joined.split(UNION)
+        refs |= dict(zip(names, ref, strict=True)) if len(names) > 1 else {joined: ref}
+    for name in ("ring", "epilogue"):
+        if name in refs:
+            refs.setdefault(f"{name}_view", refs[name])
     return refs
 
 

@@ -42,6 +42,12 @@ def _partitions(parts: Any, outer: Any, inner: Any) -> Any:
     return (outer % parts == 0) | ((rest * outer == parts) & fits_inside)
 
 
+def _is_shared(f: Facts, parts: Any, tile: Any, is_view: Any) -> Any:
+    """Whether a tile can be cut into equal parts, one for each CTA that shares it; panels are cut one by one."""
+    rows, columns = tile
+    return chosen(is_view, rows % parts == 0, _partitions(parts, rows // 8, columns // f.swizzle_columns))
+
+
 def _is_plane_asserted(f: Facts) -> bool:
     """Whether a store at an odd column of one of several planes fails without a word."""
     return f.p.batch * f.c.split_k > 1 and is_plane_asserted()
@@ -53,19 +59,40 @@ def _odd_rows(f: Facts) -> Any:
     return lhs_rows % 8 + rhs_rows % 8
 
 
+def _view_parts(f: Facts) -> tuple[tuple[Any, Any, Any], ...]:
+    """Returns of lhs, rhs and result whether it is viewed, columns read or staged at a time, and the swizzle's."""
+    return (
+        (f.lhs_view, f.lhs_columns, f.swizzle_columns),
+        (f.rhs_view, f.rhs_columns, f.swizzle_columns),
+        (f.out_view, f.epi_columns, f.out_swizzle_columns),
+    )
+
+
+def _crosses_panels(f: Facts) -> Any:
+    crosses = [is_view * (columns != wide) for is_view, columns, wide in _view_parts(f)]
+    return (crosses[0] + crosses[1] + crosses[2]) != 0
+
+
+def _view_message(f: Facts) -> str:
+    columns, wide = next(
+        (columns, wide) for is_view, columns, wide in _view_parts(f) if is_view and columns != wide
+    )
+    return f"a view has {wide} columns, those of the swizzle, but a warpgroup reads {columns}"
+
+
 def _multicast_message(f: Facts) -> str:
     """Returns what the first copy that cannot be shared is refused with: the lhs is copied first."""
-    tile, parts, stored = f.lhs_tile, f.c.cluster_n, f.lhs_stored
-    if _partitions(parts, tile[0] // 8, tile[1] // f.swizzle_columns):
-        tile, parts, stored = f.rhs_tile, f.c.cluster_m, f.rhs_stored
+    tile, parts, stored, is_view = f.lhs_tile, f.c.cluster_n, f.lhs_stored, f.lhs_view
+    if _is_shared(f, parts, tile, is_view):
+        tile, parts, stored, is_view = f.rhs_tile, f.c.cluster_m, f.rhs_stored, f.rhs_view
     blocks = (tile[0] // 8, tile[1] // f.swizzle_columns)
     in_memory = (-(-stored[0] // 8), -(-stored[1] // f.swizzle_columns))
     # A dimension of one block, of a matrix that has but one, is dropped.
     shape = [one for one, there in zip(blocks, in_memory, strict=True) if one > 1 or there > 1]
-    shape = [1] * (f.p.batch > 1) + shape + [8, f.swizzle_columns]
+    shape = [tile[0], f.swizzle_columns] if is_view else [*shape, 8, f.swizzle_columns]
     return (
-        f"None of the leading dimensions in the transformed slice shape {shape} is divisible by the collective size"
-        f" {parts}"
+        f"None of the leading dimensions in the transformed slice shape {[1] * (f.p.batch > 1) + shape} is divisible"
+        f" by the collective size {parts}"
     )
 
 
@@ -90,6 +117,15 @@ _TRACE_RULES: tuple[Rule, ...] = (
         lambda f: f.p.describe(),
         COMPUTED,
         lambda f: f"this kernel does not compute {f.p.describe()}",
+    ),
+    rule(
+        "view",
+        "trace",
+        "ValueError",
+        _crosses_panels,
+        lambda f: tuple(columns for _, columns, _ in _view_parts(f)),
+        lambda f: f"where edges is view, what has odd edges is read {f.swizzle_columns} columns at a time",
+        _view_message,
     ),
     rule(
         "swizzle",
@@ -124,9 +160,9 @@ _TRACE_RULES: tuple[Rule, ...] = (
         "AssertionError",
         lambda f: (
             (f.lhs_tile[0] % 8 != 0)
-            | (f.lhs_tile[1] % f.swizzle_columns != 0)
+            | ((f.lhs_tile[1] % f.swizzle_columns != 0) & (f.lhs_view == 0))
             | (f.rhs_tile[0] % 8 != 0)
-            | (f.rhs_tile[1] % f.swizzle_columns != 0)
+            | ((f.rhs_tile[1] % f.swizzle_columns != 0) & (f.rhs_view == 0))
             | (f.epi_rows % 8 != 0)
         ),
         lambda f: (*f.lhs_tile, *f.rhs_tile, f.epi_rows),
@@ -249,9 +285,11 @@ _LOWER_RULES = (
         "tma_box",
         "lower",
         "ValueError",
-        lambda f: (f.lhs_tile[0] > 2048) | (f.rhs_tile[0] > 2048),
+        lambda f: (
+            (f.lhs_tile[0] > chosen(f.lhs_view, 256, 2048)) | (f.rhs_tile[0] > chosen(f.rhs_view, 256, 2048))
+        ),
         lambda f: (f.lhs_tile[0], f.rhs_tile[0]),
-        2048,
+        "2048 rows of tiles, 256 of what is viewed",
         "Async copies only support copying <=256 elements along each dimension",
     ),
     rule(
@@ -259,8 +297,8 @@ _LOWER_RULES = (
         "lower",
         "ValueError",
         lambda f: (
-            (_partitions(f.c.cluster_n, f.lhs_tile[0] // 8, f.lhs_tile[1] // f.swizzle_columns) == 0)
-            | (_partitions(f.c.cluster_m, f.rhs_tile[0] // 8, f.rhs_tile[1] // f.swizzle_columns) == 0)
+            (_is_shared(f, f.c.cluster_n, f.lhs_tile, f.lhs_view) == 0)
+            | (_is_shared(f, f.c.cluster_m, f.rhs_tile, f.rhs_view) == 0)
         ),
         lambda f: (f.c.cluster_m, f.c.cluster_n),
         "a cluster that divides the blocks of 8 rows of the tile it shares",

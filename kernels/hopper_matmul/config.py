@@ -11,6 +11,7 @@ from hopper_matmul.problem import FieldError, one_of
 from hopper_matmul.scopes import PLANS, ScopePlan
 
 Dimension = Literal["m", "n"]
+Edges = Literal["pad", "view"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,9 @@ class Config:
         swap_ab: The accumulator holds the transposed tile, (tile_n, tile_m): n gets WGMMA's rows, which come in
             64s, and m its columns, which come in 8s.
         split_k: Parts that k is cut into; each CTA sums one, and the parts' float32 sums are added in their order.
+        edges: What is done about a matrix whose rows or columns TMA cannot clip to blocks of 8 rows by one swizzle:
+            "pad" copies it into one that it can; "view" has TMA see SMEM in blocks of whole columns of a swizzle, which
+            it can always clip, and pads only rows that do not fill 16 bytes.
         max_sms: Most SMs that a persistent kernel takes; 0 is all of them.
         epi_m, epi_n: Part of a warpgroup's tile that the epilogue stages through SMEM at a time, in elements.
         delay_release: WGMMAs that stay in flight before a ring slot is given back, 0 or 1.
@@ -50,6 +54,7 @@ class Config:
     swap_ab: bool = False
     split_k: int = 1
     max_sms: int = 0
+    edges: Edges = "pad"
     epi_m: int = 64
     epi_n: int = 64
     delay_release: int = 0
@@ -80,6 +85,8 @@ def _parsed(key: str, value: object) -> object:
         return PLANS[one_of(key, value, tuple(PLANS))]
     if key in ("wg_split", "grid_minor"):
         return one_of(key, value, ("m", "n"))
+    if key == "edges":
+        return one_of(key, value, ("pad", "view"))
     if key in ("persistent", "swap_ab"):
         if not isinstance(value, bool):
             raise FieldError(key, value, "true, false")

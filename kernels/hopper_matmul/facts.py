@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hopper_matmul.geometry import registers_for_compute, swizzle_of
+from hopper_matmul.geometry import needs_view, registers_for_compute, swizzle_of
 from hopper_matmul.hardware import REGISTERS_PER_SM, SMEM_ALIGNMENT_BYTES, THREADS_PER_WARPGROUP, Device
 from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
 
@@ -26,21 +26,24 @@ class Facts:
         "cluster_size",
         "compute_registers",
         "d",
+        "entry_registers",
         "epi_columns",
         "epi_rows",
-        "entry_registers",
         "first_k_of_last_part",
         "lhs_columns",
-        "lhs_tile",
         "lhs_stored",
+        "lhs_tile",
+        "lhs_view",
         "out_size",
         "out_swizzle",
         "out_swizzle_columns",
+        "out_view",
         "p",
         "pieces",
         "rhs_columns",
         "rhs_stored",
         "rhs_tile",
+        "rhs_view",
         "smem_bytes",
         "store_columns",
         "swizzle",
@@ -79,6 +82,14 @@ class Facts:
         self.store_columns = (chosen(lies_turned, tile_m, tile_n), chosen(lies_turned, self.wg_m, self.wg_n))
         self.out_swizzle = swizzle_of(self.epi_columns * out_size)
         self.out_swizzle_columns = self.out_swizzle // out_size
+        is_view = (config.edges == "view") * 1
+        out_stored = (
+            chosen(lies_turned, problem.n, problem.m),
+            chosen(lies_turned, problem.m, problem.n),
+        )
+        self.lhs_view = is_view * needs_view(self.lhs_stored, self.swizzle, size)
+        self.rhs_view = is_view * needs_view(self.rhs_stored, self.swizzle, size)
+        self.out_view = is_view * needs_view(out_stored, self.out_swizzle, out_size)
         lhs_bytes = aligned(config.stages * tile_m * tile_k * size)
         ring_bytes = lhs_bytes + aligned(config.stages * tile_k * tile_n * size)
         self.pieces = (self.wg_m // config.epi_m) * (self.wg_n // config.epi_n)
@@ -104,7 +115,8 @@ def lesser(a: Any, b: Any) -> Any:
 
 def chosen(is_first: Any, first: Any, second: Any) -> Any:
     """Returns `first` where `is_first`, else `second`: numbers, or arrays element by element."""
-    return second + (first - second) * (is_first * 1)
+    is_first = is_first * 1
+    return first * is_first + second * (1 - is_first)
 
 
 def aligned(size_bytes: Any) -> Any:

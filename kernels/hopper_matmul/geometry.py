@@ -8,10 +8,11 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from hopper_matmul.config import Config, Dimension
+from hopper_matmul.config import Config, Dimension, Edges
 from hopper_matmul.hardware import Device
 from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
 
+Pair = tuple[int, int]
 SETMAXNREG_LIMIT = 256  # highest register count that PTX's setmaxnreg takes
 REGISTERS_A_LANE = 512  # 65,536 registers of an SM over the 128 lanes of a warpgroup
 
@@ -41,11 +42,22 @@ def padded(shape, swizzle_bytes, itemsize_bytes):
     Rows are fewer than a block or whole blocks; columns fill 16 bytes, and are fewer than a swizzle's or whole ones.
     """
     rows, columns = shape
-    padded_rows = rows + (rows > 8) * (-rows % 8)
-    grain, swizzle_columns = 16 // itemsize_bytes, swizzle_bytes // itemsize_bytes
-    few = -(-columns // grain) * grain
+    swizzle_columns = swizzle_bytes // itemsize_bytes
+    few = filled_columns(columns, itemsize_bytes)
     whole = -(-columns // swizzle_columns) * swizzle_columns
-    return padded_rows, whole + (few - whole) * (few < swizzle_columns)
+    return rows + (rows > 8) * (-rows % 8), whole + (few - whole) * (few < swizzle_columns)
+
+
+def filled_columns(columns, itemsize_bytes):
+    """Returns the columns of rows that fill 16 bytes, which TMA wants of every matrix."""
+    grain = 16 // itemsize_bytes
+    return -(-columns // grain) * grain
+
+
+def needs_view(shape, swizzle_bytes, itemsize_bytes):
+    """Returns whether TMA cannot clip a matrix to blocks of 8 rows by one swizzle, once its rows fill 16 bytes."""
+    rows, columns = padded(shape, swizzle_bytes, itemsize_bytes)
+    return (rows != shape[0]) | (columns != filled_columns(shape[1], itemsize_bytes))
 
 
 def registers_for_compute(memory_registers, compute_wgs):
@@ -53,6 +65,59 @@ def registers_for_compute(memory_registers, compute_wgs):
     share = (REGISTERS_A_LANE - memory_registers) // compute_wgs
     capped = share * (share <= SETMAXNREG_LIMIT) + SETMAXNREG_LIMIT * (share > SETMAXNREG_LIMIT)
     return capped // 8 * 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """A matrix in device memory and how its tiles pass through SMEM, all in rows and columns as they lie in memory.
+
+    Attributes:
+        stored: Its size as the caller has it.
+        tile: What a CTA loads, or a warpgroup stages, at a time.
+        part: What a warpgroup reads of a tile.
+        swizzle_bytes: Of the tile in SMEM.
+        edges: See `Config.edges`.
+    """
+
+    stored: Pair
+    tile: Pair
+    part: Pair
+    swizzle_bytes: int
+    itemsize_bytes: int
+    edges: Edges
+
+    @property
+    def swizzle_columns(self) -> int:
+        return self.swizzle_bytes // self.itemsize_bytes
+
+    @property
+    def is_viewed(self) -> bool:
+        """Whether TMA sees its tiles in panels: blocks of whole columns of a swizzle."""
+        return self.edges == "view" and bool(needs_view(self.stored, self.swizzle_bytes, self.itemsize_bytes))
+
+    @property
+    def shape(self) -> Pair:
+        """Its size once it is padded to what TMA takes."""
+        if self.is_viewed:
+            return self.stored[0], filled_columns(self.stored[1], self.itemsize_bytes)
+        return padded(self.stored, self.swizzle_bytes, self.itemsize_bytes)
+
+    @property
+    def panels(self) -> int:
+        """Copies that bring one tile."""
+        return self.tile[1] // self.swizzle_columns if self.is_viewed else 1
+
+    @property
+    def buffer(self) -> tuple[int, ...]:
+        """Shape of one tile in SMEM: of the tile, or of its panels."""
+        return (self.panels, self.tile[0], self.swizzle_columns) if self.is_viewed else self.tile
+
+    def check_view(self) -> None:
+        """Raises ValueError where a warpgroup would read across panels, which WGMMA and TMA cannot."""
+        if self.is_viewed and self.part[1] != self.swizzle_columns:
+            raise ValueError(
+                f"a view has {self.swizzle_columns} columns, those of the swizzle, but a warpgroup reads {self.part[1]}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,20 +162,6 @@ class Geometry:
         )
 
     @property
-    def lhs_tile(self) -> tuple[int, int]:
-        """Rows and columns of the lhs that a CTA loads at a step, as they lie in memory."""
-        config = self.config
-        tile = (config.tile_m, config.tile_k)
-        return tile if self.problem.layout[0] == "n" else tile[::-1]
-
-    @property
-    def rhs_tile(self) -> tuple[int, int]:
-        """Rows and columns of the rhs that a CTA loads at a step, as they lie in memory."""
-        config = self.config
-        tile = (config.tile_k, config.tile_n)
-        return tile if self.problem.layout[1] == "n" else tile[::-1]
-
-    @property
     def swizzle_bytes(self) -> int:
         """WGMMA wants one swizzle for both operands: the widest that both rows divide into."""
         size = ITEMSIZE_BYTES[self.problem.lhs_dtype]
@@ -138,26 +189,43 @@ class Geometry:
         return self.config.swap_ab and self.config.split_k > 1
 
     @property
-    def lhs_shape(self) -> tuple[int, int]:
-        """Rows and columns of the lhs in memory, padded to what TMA reads."""
-        p = self.problem
-        return self._padded_operand((p.m, p.k) if p.layout[0] == "n" else (p.k, p.m))
+    def lhs(self) -> Matrix:
+        """The lhs in memory."""
+        p, c = self.problem, self.config
+        shape, tile, part = (p.m, p.k), (c.tile_m, c.tile_k), (self.wg_m, c.tile_k)
+        return self._operand(shape, tile, part, is_turned=p.layout[0] == "t")
 
     @property
-    def rhs_shape(self) -> tuple[int, int]:
-        """Rows and columns of the rhs in memory, padded to what TMA reads."""
-        p = self.problem
-        return self._padded_operand((p.k, p.n) if p.layout[1] == "n" else (p.n, p.k))
+    def rhs(self) -> Matrix:
+        """The rhs in memory."""
+        p, c = self.problem, self.config
+        shape, tile, part = (p.k, p.n), (c.tile_k, c.tile_n), (c.tile_k, self.wg_n)
+        return self._operand(shape, tile, part, is_turned=p.layout[1] == "t")
 
-    def _padded_operand(self, shape: tuple[int, int]) -> tuple[int, int]:
-        return padded(shape, self.swizzle_bytes, ITEMSIZE_BYTES[self.problem.lhs_dtype])
+    def _operand(self, shape: Pair, tile: Pair, part: Pair, *, is_turned: bool) -> Matrix:
+        if is_turned:
+            shape, tile, part = shape[::-1], tile[::-1], part[::-1]
+        return Matrix(
+            stored=shape,
+            tile=tile,
+            part=part,
+            swizzle_bytes=self.swizzle_bytes,
+            itemsize_bytes=ITEMSIZE_BYTES[self.problem.lhs_dtype],
+            edges=self.config.edges,
+        )
 
     @property
-    def sums_shape(self) -> tuple[int, int]:
-        """Rows and columns of one plane of what the kernel stores, padded to what TMA writes."""
-        shape = (self.problem.m, self.problem.n)
-        stored = shape[::-1] if self.lies_turned else shape
-        return padded(stored, self.epilogue_swizzle_bytes, ITEMSIZE_BYTES[self.sums_dtype])
+    def sums(self) -> Matrix:
+        """One plane of what the kernel stores."""
+        shape, tile = (self.problem.m, self.problem.n), self.epilogue_tile
+        return Matrix(
+            stored=shape[::-1] if self.lies_turned else shape,
+            tile=tile,
+            part=tile,
+            swizzle_bytes=self.epilogue_swizzle_bytes,
+            itemsize_bytes=ITEMSIZE_BYTES[self.sums_dtype],
+            edges=self.config.edges,
+        )
 
     @property
     def epilogue_tile(self) -> tuple[int, int]:

@@ -16,8 +16,8 @@ _SWAPPED_TILES = ((16, 256), (16, 128), (16, 64), (32, 256), (32, 128), (64, 256
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _LEAST_K = 256  # of a part
 
-# Rates of one H200 (driver 580.159.04, jax 0.11.2, 2026-11-30): of a bfloat16 product by all SMs, of a copy, of what one
-# SM reads through L2, and what a launch, a tile's start and end, and adding parts of k cost.
+# Rates of one H200 (driver 580.159.04, jax 0.11.2, 2026-11-30): of a bfloat16 product by all SMs, of a copy, of what
+# one SM reads through L2, and what a launch, a tile's start and end, and adding parts of k cost.
 _MACS_PER_US = 815e6 / 2
 _DEVICE_BYTES_PER_US = 4.3e6
 _SM_BYTES_PER_US = 8.0e4

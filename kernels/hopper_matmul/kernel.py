@@ -43,13 +43,15 @@ def build(
     if not is_computed(problem):
         raise ValueError(f"this kernel does not compute {problem.describe()}; it computes {COMPUTED}")
     geometry = Geometry(problem=problem, config=config, device=device)
+    for matrix in (geometry.lhs, geometry.rhs, geometry.sums):
+        matrix.check_view()
     buffer_types(geometry)  # what no buffer can be fails here, whichever scope it lies in
     has_cluster = geometry.cluster_size > 1
     scratch = [scope for scope in config.scopes.scopes if scope.place == "scratch"]
     kernel = plgpu.kernel(
         functools.partial(_kernel_body, geometry),
         out_type=jax.ShapeDtypeStruct(
-            (*(() if geometry.planes == 1 else (geometry.planes,)), *geometry.sums_shape), geometry.sums_dtype
+            (*(() if geometry.planes == 1 else (geometry.planes,)), *geometry.sums.shape), geometry.sums_dtype
         ),
         scratch_types=scope_types(geometry, scratch[0]) if scratch else (),
         grid=(geometry.grid_clusters,),
@@ -64,7 +66,7 @@ def build(
     )
 
     def product(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
-        sums = kernel(_padded_to(lhs, geometry.lhs_shape), _padded_to(rhs, geometry.rhs_shape))
+        sums = kernel(_padded_to(lhs, geometry.lhs.shape), _padded_to(rhs, geometry.rhs.shape))
         return _result(geometry, sums)
 
     return product
@@ -85,7 +87,7 @@ def _result(geometry: Geometry, sums: jax.Array) -> jax.Array:
     if geometry.config.split_k > 1:
         batch = () if problem.batch == 1 else (problem.batch,)
         sums = functools.reduce(
-            jnp.add, sums.reshape(geometry.config.split_k, *batch, *geometry.sums_shape)
+            jnp.add, sums.reshape(geometry.config.split_k, *batch, *geometry.sums.shape)
         ).astype(problem.out_dtype)
     if geometry.lies_turned:
         sums = jnp.swapaxes(sums, -1, -2)

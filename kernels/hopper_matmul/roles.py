@@ -13,7 +13,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from hopper_matmul.allocation import ACC_DTYPE, WG_AXIS, enter, scopes_at
-from hopper_matmul.geometry import Geometry
+from hopper_matmul.geometry import Geometry, Matrix
 from hopper_matmul.scopes import Scope
 from hopper_matmul.walk import Tile, for_each_tile, tile_count
 
@@ -74,35 +74,52 @@ def memory_role(geometry: Geometry, operands: Operands, refs: dict[str, Any]) ->
 
 def _load_steps(geometry: Geometry, operands: Operands, refs: dict[str, Any], tile: Tile) -> None:
     config = geometry.config
-    lhs_ring, rhs_ring = refs["ring"]
+    lhs_ring, rhs_ring = refs["ring_view"]
     full, consumed = refs["barriers"]["full"], refs["barriers"]["consumed"]
     is_lhs_turned, is_rhs_turned = (letter == "t" for letter in geometry.problem.layout)
     batch = geometry.problem.batch
     product = lax.rem(tile.plane, batch) if config.split_k > 1 else tile.plane
     product = product if batch > 1 else None
     first_step = lax.div(tile.plane, batch) * geometry.k_steps if config.split_k > 1 else 0
-    rows = pl.ds(tile.m_index * config.tile_m, config.tile_m)
-    columns = pl.ds(tile.n_index * config.tile_n, config.tile_n)
+    first_row, first_column = tile.m_index * config.tile_m, tile.n_index * config.tile_n
+    load_lhs = functools.partial(
+        _load_tile, geometry.lhs, operands.lhs, product, "cluster_n" if config.cluster_n > 1 else None
+    )
+    load_rhs = functools.partial(
+        _load_tile, geometry.rhs, operands.rhs, product, "cluster_m" if config.cluster_m > 1 else None
+    )
 
     def load_step(step: jax.Array, slot: jax.Array) -> jax.Array:
         is_reused = (tile.local * geometry.k_steps + step) >= config.stages
         pl.when(is_reused)(lambda: plgpu.barrier_wait(consumed.at[slot]))
-        depth = pl.ds((first_step + step) * config.tile_k, config.tile_k)
-        plgpu.copy_gmem_to_smem(
-            operands.lhs.at[_in_plane(product, *_turned(is_lhs_turned, rows, depth))],
-            lhs_ring.at[slot],
-            full.at[slot],
-            collective_axes="cluster_n" if config.cluster_n > 1 else None,
-        )
-        plgpu.copy_gmem_to_smem(
-            operands.rhs.at[_in_plane(product, *_turned(is_rhs_turned, depth, columns))],
-            rhs_ring.at[slot],
-            full.at[slot],
-            collective_axes="cluster_m" if config.cluster_m > 1 else None,
-        )
+        depth = (first_step + step) * config.tile_k
+        load_lhs(lhs_ring.at[slot], full.at[slot], *_turned(is_lhs_turned, first_row, depth))
+        load_rhs(rhs_ring.at[slot], full.at[slot], *_turned(is_rhs_turned, depth, first_column))
         return _next_slot(slot, config.stages)
 
     lax.fori_loop(0, geometry.k_steps, load_step, tile.slot)
+
+
+def _load_tile(
+    matrix: Matrix,
+    source: Any,
+    product: Any,
+    shared_along: str | None,
+    buffer: Any,
+    barrier: Any,
+    row: jax.Array,
+    column: jax.Array,
+) -> None:
+    """Copies the tile that starts at a row and a column into a slot of the ring, panel by panel if it is viewed."""
+    width = matrix.tile[1] // matrix.panels
+    for panel in range(matrix.panels):
+        rows, columns = pl.ds(row, matrix.tile[0]), pl.ds(column + panel * width, width)
+        plgpu.copy_gmem_to_smem(
+            source.at[_in_plane(product, rows, columns)],
+            buffer.at[panel] if matrix.is_viewed else buffer,
+            barrier,
+            collective_axes=shared_along,
+        )
 
 
 def _await_peers(geometry: Geometry, refs: dict[str, Any]) -> None:
@@ -167,13 +184,8 @@ def _multiply_steps(geometry: Geometry, refs: dict[str, Any], slot: jax.Array) -
     def multiply_step(step: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         slot, previous = carry
         plgpu.barrier_wait(full.at[slot])
-        lhs, rhs = lhs_ring.at[slot], rhs_ring.at[slot]
-        if geometry.splits("m"):
-            own_rows = pl.ds(wg * geometry.wg_m, geometry.wg_m)
-            lhs = lhs.at[_turned(is_lhs_turned, own_rows, slice(None))]
-        if geometry.splits("n"):
-            own_columns = pl.ds(wg * geometry.wg_n, geometry.wg_n)
-            rhs = rhs.at[_turned(is_rhs_turned, slice(None), own_columns)]
+        lhs = _own_part(geometry.lhs, lhs_ring.at[slot], wg)
+        rhs = _own_part(geometry.rhs, rhs_ring.at[slot], wg)
         # Rows of the accumulator first: lhs and rhs, or with swapped roles rhs and lhs, both turned.
         is_swapped = config.swap_ab
         lhs = _facing(is_lhs_turned != is_swapped, lhs)
@@ -191,6 +203,16 @@ def _multiply_steps(geometry: Geometry, refs: dict[str, Any], slot: jax.Array) -
     if config.delay_release:
         plgpu.barrier_arrive(consumed.at[last])
     return sums
+
+
+def _own_part(matrix: Matrix, tile: Any, wg: jax.Array) -> Any:
+    """Returns what a warpgroup reads of a tile: all of it, some of its rows or some of its columns."""
+    (rows, columns), (own_rows, own_columns) = matrix.tile, matrix.part
+    if matrix.is_viewed:
+        tile = tile.at[wg if own_columns < columns else 0]
+    elif own_columns < columns:
+        return tile.at[:, pl.ds(wg * own_columns, own_columns)]
+    return tile.at[pl.ds(wg * own_rows, own_rows), :] if own_rows < rows else tile
 
 
 def _store_tile(
@@ -211,7 +233,8 @@ def _store_tile(
     pieces_n = geometry.wg_n // config.epi_n
     for piece in range((geometry.wg_m // config.epi_m) * pieces_n):
         row, column = piece // pieces_n * config.epi_m, piece % pieces_n * config.epi_n
-        staged = refs["epilogue"].at[wg, piece % geometry.epilogue_slots]
+        place = (wg, piece % geometry.epilogue_slots)
+        staged = refs["epilogue"].at[place]
         plgpu.wait_smem_to_gmem(geometry.epilogue_slots - 1, wait_read_only=True)
         rows, columns = slice(row, row + config.epi_m), slice(column, column + config.epi_n)
         _facing(is_turned, staged)[...] = rounded[_turned(config.swap_ab, rows, columns)]
@@ -219,7 +242,7 @@ def _store_tile(
         out_rows = pl.ds(first_row + row, config.epi_m)
         out_columns = pl.ds(first_column + column, config.epi_n)
         plgpu.copy_smem_to_gmem(
-            staged,
+            refs["epilogue_view"].at[place],
             operands.out.at[_in_plane(plane, *_turned(geometry.lies_turned, out_rows, out_columns))],
         )
     if config.scopes.shares_bytes:

@@ -27,7 +27,7 @@ class Rule:
 def rule(
     rule_id: str,
     stage: Stage,
-    exception: str | None | Callable[[Facts], str],
+    exception: str | Callable[[Facts], str] | None,
     breaks: Callable[[Facts], Any],
     value: Callable[[Facts], object],
     limit: object,
