@@ -60,6 +60,18 @@ def needs_view(shape, swizzle_bytes, itemsize_bytes):
     return (rows != shape[0]) | (columns != filled_columns(shape[1], itemsize_bytes))
 
 
+def odd_matrices(problem: Problem) -> list[tuple[Pair, int]]:
+    """Returns rows and columns, and bytes of an element, of what TMA cannot clip to blocks of 8 rows by 128 bytes."""
+    size, out_size = ITEMSIZE_BYTES[problem.lhs_dtype], ITEMSIZE_BYTES[problem.out_dtype]
+    lhs, rhs = (problem.m, problem.k), (problem.k, problem.n)
+    matrices = (
+        (lhs if problem.layout[0] == "n" else lhs[::-1], size),
+        (rhs if problem.layout[1] == "n" else rhs[::-1], size),
+        ((problem.m, problem.n), out_size),
+    )
+    return [(shape, itemsize) for shape, itemsize in matrices if padded(shape, 128, itemsize) != shape]
+
+
 def registers_for_compute(memory_registers, compute_wgs):
     """Returns the registers a thread of each compute warpgroup gets, a multiple of 8."""
     share = (REGISTERS_A_LANE - memory_registers) // compute_wgs
@@ -249,6 +261,14 @@ class Geometry:
     @property
     def cluster_tiles(self) -> int:
         return self.cluster_tiles_m * self.cluster_tiles_n * self.planes
+
+    @property
+    def has_pieces_outside(self) -> bool:
+        """Whether the epilogue has pieces that lie wholly outside of the result."""
+        c, p = self.config, self.problem
+        over_m = self.cluster_tiles_m * c.cluster_m * c.tile_m - p.m
+        over_n = self.cluster_tiles_n * c.cluster_n * c.tile_n - p.n
+        return over_m >= c.epi_m or over_n >= c.epi_n
 
     @functools.cached_property
     def grid_clusters(self) -> int:

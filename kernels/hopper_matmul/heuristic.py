@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hopper_matmul.config import Config
+from hopper_matmul.config import Config, Edges
+from hopper_matmul.geometry import filled_columns, odd_matrices
 from hopper_matmul.hardware import Device
 from hopper_matmul.legality import check
 from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
@@ -13,6 +14,7 @@ from hopper_matmul.scopes import PLANS
 # CTA tiles from large, which read the fewest bytes from L2 for a product, to small, which spread over more SMs.
 _TILES = ((128, 256), (256, 128), (128, 192), (128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (64, 32))
 _SWAPPED_TILES = ((16, 256), (16, 128), (16, 64), (32, 256), (32, 128), (64, 256), (64, 128))
+_PANEL_TILES = ((256, 128), (128, 128), (64, 128), (128, 64))
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _LEAST_K = 256  # of a part
 
@@ -35,12 +37,20 @@ def heuristic_configs(problem: Problem, device: Device) -> Iterator[Config]:
     """
     choices = []
     for tile in _tiles(problem):
-        cuts = ((_estimated_us(problem, *tile, parts, device), *tile, parts) for parts in _splits(problem))
-        choices.append(min(cuts))
-    for _, tile_m, tile_n, swap_ab, split_k in sorted(choices):
-        depths = (_config(problem, tile_m, tile_n, swap_ab, split_k, *depth) for depth in _depths(problem))
-        legal = next((config for config in depths if not check(problem, config, device)), None)
-        if legal:
+        for edges in ("view", "pad") if odd_matrices(problem) else ("pad",):
+            padding_us = _padding_us(problem, edges)
+            cuts = (
+                (_estimated_us(problem, *tile, cut, device), *tile, cut, edges) for cut in _splits(problem)
+            )
+            estimate_us, *choice = min(cuts)
+            choices.append((estimate_us + padding_us, *choice))
+    yielded = set()
+    for _, *choice in sorted(choices):
+        tile = tuple(choice[:3])
+        configs = (_config(problem, *choice, *depth) for depth in _depths(problem))
+        legal = next((config for config in configs if not check(problem, config, device)), None)
+        if legal and tile not in yielded:
+            yielded.add(tile)
             yield legal
 
 
@@ -49,6 +59,9 @@ def _tiles(problem: Problem) -> list[tuple[int, int, bool]]:
     tiles = [(*tile, False) for tile in _TILES]
     if problem.m <= 64:
         tiles += [(*tile, True) for tile in _SWAPPED_TILES if tile[0] < 2 * max(problem.m, 16)]
+    elif odd_matrices(problem) and problem.layout[1] == "n":
+        # A row-major rhs with odd edges is read a panel of 64 columns at a time: as rows of the accumulator.
+        tiles += [(*tile, True) for tile in _PANEL_TILES if tile[0] < 2 * problem.m]
     return tiles
 
 
@@ -63,10 +76,20 @@ def _depths(problem: Problem) -> list[tuple[int, int]]:
 
 
 def _config(
-    problem: Problem, tile_m: int, tile_n: int, swap_ab: bool, split_k: int, tile_k: int, stages: int
+    problem: Problem,
+    tile_m: int,
+    tile_n: int,
+    swap_ab: bool,
+    split_k: int,
+    edges: Edges,
+    tile_k: int,
+    stages: int,
 ) -> Config:
     compute_wgs = 2 if tile_m * tile_n >= 128 * 64 or (swap_ab and tile_n >= 128) else 1
-    wg_split = "n" if swap_ab or (tile_m < 128 and compute_wgs > 1) else "m"
+    is_panelled = edges == "view" and problem.layout[1] == "n" and problem.n % 64 != 0
+    if is_panelled:
+        compute_wgs = max(1, tile_n // 64)
+    wg_split = "n" if swap_ab or is_panelled or (tile_m < 128 and compute_wgs > 1) else "m"
     wg_n = tile_n // (compute_wgs if wg_split == "n" else 1)
     return Config(
         tile_m=tile_m,
@@ -77,7 +100,8 @@ def _config(
         wg_split=wg_split,
         swap_ab=swap_ab,
         split_k=split_k,
-        epi_m=tile_m if swap_ab else 64,
+        edges=edges,
+        epi_m=min(tile_m, 64),
         # 32 where a swizzle of 64 columns does not clip the output's edge
         epi_n=64 if swap_ab else min(64 if problem.n % 64 == 0 else 32, wg_n),
         scopes=PLANS["joint"],
@@ -100,3 +124,13 @@ def _estimated_us(
         return total_us
     part_bytes = ITEMSIZE_BYTES["float32"] * problem.batch * problem.m * problem.n
     return total_us + _ADD_US + 2 * split_k * part_bytes / _DEVICE_BYTES_PER_US
+
+
+def _padding_us(problem: Problem, edges: Edges) -> float:
+    """Returns roughly what it takes to copy what TMA does not take as it lies."""
+    copied = [
+        shape[0] * shape[1] * size
+        for shape, size in odd_matrices(problem)
+        if edges == "pad" or shape[1] != filled_columns(shape[1], size)
+    ]
+    return sum(_ADD_US + 2 * problem.batch * copied_bytes / _DEVICE_BYTES_PER_US for copied_bytes in copied)

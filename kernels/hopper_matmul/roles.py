@@ -241,10 +241,19 @@ def _store_tile(
         plgpu.commit_smem()
         out_rows = pl.ds(first_row + row, config.epi_m)
         out_columns = pl.ds(first_column + column, config.epi_n)
-        plgpu.copy_smem_to_gmem(
+        copy = functools.partial(
+            plgpu.copy_smem_to_gmem,
             refs["epilogue_view"].at[place],
             operands.out.at[_in_plane(plane, *_turned(geometry.lies_turned, out_rows, out_columns))],
+            commit_group=False,
         )
+        if geometry.has_pieces_outside:
+            # TMA drops what lies outside, but not along a dimension of a single block, whose index it is not given.
+            is_inside = (out_rows.start < geometry.problem.m) & (out_columns.start < geometry.problem.n)
+            pl.when(is_inside)(copy)
+        else:
+            copy()
+        plgpu.commit_smem_to_gmem_group()
     if config.scopes.shares_bytes:
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
     if geometry.config.scopes.is_union:

@@ -17,10 +17,10 @@ import numpy as np
 from hopper_matmul.config import KNOB_NAMES, Config
 from hopper_matmul.dependence import knobs_read
 from hopper_matmul.facts import Facts
-from hopper_matmul.geometry import needs_view
+from hopper_matmul.geometry import odd_matrices
 from hopper_matmul.hardware import Device
 from hopper_matmul.legality import RULES
-from hopper_matmul.problem import ITEMSIZE_BYTES, FieldError, Problem, one_of
+from hopper_matmul.problem import FieldError, Problem, one_of
 from hopper_matmul.rules import Rule
 from hopper_matmul.scopes import PLANS
 
@@ -60,7 +60,7 @@ def default_knobs(problem: Problem, device: Device) -> dict[str, tuple[Any, ...]
     if problem.layout[1] == "t":
         # A K-major rhs takes any columns; a row-major one takes whole swizzles, and narrow ones are slow.
         knobs["tile_n"] = (32, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)
-    if _has_odd_edges(problem):
+    if odd_matrices(problem):
         # Swapped, a row-major rhs is the accumulator's rows, of which a warpgroup reads a panel of 64 at a time.
         knobs |= {"edges": ("view", "pad"), "swap_ab": (False, True)}
     if problem.m <= SKINNY_M:
@@ -79,18 +79,6 @@ def default_knobs(problem: Problem, device: Device) -> dict[str, tuple[Any, ...]
     if len(knobs["split_k"]) > 1:
         knobs["raster_width"] = (1,)  # so few tiles are all walked at once
     return knobs
-
-
-def _has_odd_edges(problem: Problem) -> bool:
-    """Whether TMA cannot clip one of the matrices to blocks of 8 rows by 128 bytes."""
-    size, out_size = ITEMSIZE_BYTES[problem.lhs_dtype], ITEMSIZE_BYTES[problem.out_dtype]
-    lhs, rhs = (problem.m, problem.k), (problem.k, problem.n)
-    matrices = (
-        (lhs if problem.layout[0] == "n" else lhs[::-1], size),
-        (rhs if problem.layout[1] == "n" else rhs[::-1], size),
-        ((problem.m, problem.n), out_size),
-    )
-    return any(needs_view(shape, 128, itemsize) for shape, itemsize in matrices)
 
 
 def _splits(problem: Problem, device: Device) -> tuple[int, ...]:

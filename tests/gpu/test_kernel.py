@@ -45,6 +45,45 @@ EDGES = [
     {"m": 7, "n": 128, "k": 128},
 ]
 
+SWAPPED = {"swap_ab": True, "wg_split": "n", "tile_n": 128, "tile_m": 64, "epi_m": 16, "epi_n": 64}
+# What only a GPU shows: stores of pieces and of CTAs that lie wholly outside, in matrices of a single block.
+OUTSIDE = [
+    ({"m": 16, "n": 1024, "k": 1024}, SWAPPED | {"split_k": 2}),
+    ({"m": 1, "n": 1024, "k": 1024}, SWAPPED | {"epi_m": 8}),
+    ({"m": 16, "n": 1024, "k": 1024}, SWAPPED | {"tile_m": 16, "cluster_m": 2, "split_k": 3}),
+    ({"m": 200, "n": 64, "k": 1024}, {"tile_m": 128, "tile_n": 128, "cluster_n": 2}),
+    ({"m": 7, "n": 24, "k": 512}, {"tile_m": 128, "tile_n": 64, "scopes": "union"}),
+]
+PARTS = [
+    ({"m": 300, "n": 300, "k": 16384}, {"split_k": 8, "tile_n": 96, "epi_n": 32}),
+    ({"m": 333, "n": 1111, "k": 2048, "out_dtype": "float32"}, {"split_k": 6, "tile_k": 128, "stages": 2}),
+    ({"m": 64, "n": 4096, "k": 4096}, SWAPPED | {"split_k": 3, "persistent": False}),
+    ({"batch": 3, "m": 200, "n": 136, "k": 4096, "layout": "nt"}, {"split_k": 4, "cluster_m": 2}),
+]
+BATCHES = [
+    ({"batch": 64, "m": 64, "n": 64, "k": 256}, {"tile_m": 64, "tile_n": 64, "compute_wgs": 1}),
+    ({"batch": 5, "m": 257, "n": 129, "k": 65, "layout": "tt"}, {}),
+    ({"batch": 3, "m": 16, "n": 512, "k": 512}, SWAPPED),
+]
+VIEWED = {"edges": "view", "tile_m": 128, "tile_n": 128, "wg_split": "n"}
+ODD = [
+    ({"m": 4097, "n": 1024, "k": 512}, {"edges": "view", "tile_n": 256, "stages": 3}),
+    ({"m": 1000, "n": 1000, "k": 1000}, VIEWED | {"scopes": "union"}),
+    (
+        {"m": 1000, "n": 1000, "k": 1000},
+        VIEWED | {"tile_m": 256, "swap_ab": True, "stages": 3, "cluster_n": 2},
+    ),
+    ({"m": 333, "n": 1111, "k": 2049}, VIEWED),
+    ({"m": 333, "n": 1112, "k": 2040, "layout": "nt"}, {"edges": "view", "scopes": "sequential"}),
+    (
+        {"m": 328, "n": 1112, "k": 2041, "layout": "tn"},
+        VIEWED | {"tile_m": 64, "tile_n": 64, "compute_wgs": 1},
+    ),
+    ({"batch": 2, "m": 77, "n": 200, "k": 100}, VIEWED | {"split_k": 2, "epi_n": 32}),
+    ({"m": 333, "n": 1111, "k": 2049, "layout": "tt"}, {}),
+    ({"m": 9, "n": 7, "k": 1}, {}),
+]
+
 
 def start(cases: list[dict]) -> subprocess.Popen:
     return subprocess.Popen(
@@ -112,6 +151,11 @@ def test_edges_are_clipped_and_give_the_right_bits_twenty_times():
     # The largest tile and the smallest: one CTA that clips, and many.
     ends = [(sizes, knobs) for sizes, choices in legal for knobs in (choices[0], choices[-1])]
     assert_exact([{"problem": sizes, "knobs": knobs} for sizes, knobs in ends])
+
+
+@pytest.mark.parametrize("family", [OUTSIDE, PARTS, BATCHES, ODD], ids=["outside", "parts", "batches", "odd"])
+def test_each_family_gives_the_right_bits_twenty_times(family):
+    assert_exact([{"problem": sizes, "knobs": knobs} for sizes, knobs in family])
 
 
 def test_a_collective_scope_in_the_compute_role_hangs_as_the_check_says():

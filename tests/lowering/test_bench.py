@@ -10,8 +10,9 @@ import pytest
 
 from autotune.evaluate.bench import Bench
 from autotune.evaluate.fault import CandidateError
-from autotune.evaluate.fence import TRIES, Fence
-from tests.helpers.fake_target import FakeProblem, FakeTarget
+from autotune.evaluate.fence import TRIES, enclosed
+from autotune.evaluate.steps import compile_module, lower_candidate, lower_function
+from tests.helpers.fake_target import FakeProblem, FakeTarget, candidate
 
 
 class IntegerTarget(FakeTarget):
@@ -73,18 +74,51 @@ def test_integers_are_poisoned_with_their_least_value():
     assert raised.value.reason == "unwritten"
 
 
-def test_a_result_in_a_freed_buffer_counts_as_poisoned(monkeypatch):
+def test_a_candidate_writes_into_the_room_and_so_its_result_was_provably_poisoned():
     bench = _bench(NothingExact())
-    result = bench._programs["poison"]() * 0 + 1  # any live array with an address
-    right = jnp.asarray(bench.operands[0] @ bench.operands[1])
-    monkeypatch.setattr(bench, "_free_poisoned_buffers", lambda: {right.unsafe_buffer_pointer()})
-    assert bench.verify(lambda *_: right, bench.expected).poisoned
-    monkeypatch.setattr(bench, "_free_poisoned_buffers", lambda: {result.unsafe_buffer_pointer()})
-    assert not bench.verify(lambda *_: right, bench.expected).poisoned
+    module = lower_candidate(FakeTarget(), candidate(problem=bench.problem), "cpu")
+    call = bench.in_place(compile_module(module)[0])
+    for _ in range(2):
+        verdict = bench.verify(call, module.result_type)
+        assert verdict.poisoned and verdict.error < 1e-6
+    room = bench._fence.poison()
+    assert bool(jnp.isnan(bench._fence._room).all())
+    # Every call overwrites what the one before returned.
+    assert {call(*bench.operands).unsafe_buffer_pointer() for _ in range(5)} == {room}
+    # A rival is compiled as a user would, and has its memory from the allocator.
+    assert not _verify(bench, lambda lhs, rhs: lhs @ rhs).poisoned
 
 
-def test_poison_is_nan_in_every_element():
-    assert bool(jnp.isnan(_bench()._programs["poison"]()).all())
+def test_what_a_candidate_leaves_of_the_poison_is_unwritten():
+    bench = _bench(NothingExact())
+    partly = jax.jit(
+        lambda lhs, rhs, room: room.at[1:].set((lhs @ rhs)[1:]), donate_argnums=2, keep_unused=True
+    )
+    call = bench.in_place(partly.lower(*bench.types, bench.expected).compile())
+    with pytest.raises(CandidateError, match="4 of 16 elements are not finite or were never written"):
+        bench.verify(call, bench.expected)
+
+
+def test_a_call_that_failed_with_the_room_leaves_the_next_one_a_new_room():
+    bench = _bench(NothingExact())
+
+    def fails(*_):
+        raise ValueError("no launch")
+
+    with pytest.raises(CandidateError, match="no launch"):
+        bench.verify(bench.in_place(fails), bench.expected)
+    module = lower_candidate(FakeTarget(), candidate(problem=bench.problem), "cpu")
+    assert bench.verify(bench.in_place(compile_module(module)[0]), module.result_type).poisoned
+
+
+def test_writing_in_place_is_no_part_of_a_modules_digest():
+    job = candidate(variant=3)
+    function = FakeTarget().build(job.problem, job.config, job.device)
+    plain = lower_function(function, FakeTarget().operand_types(job.problem), "cpu")
+    module = lower_candidate(FakeTarget(), job, "cpu")
+    assert module.writes_in_place and not plain.writes_in_place
+    assert module.lowered.digest == plain.lowered.digest
+    assert module.lowered.digest != lower_candidate(FakeTarget(), candidate(variant=4), "cpu").lowered.digest
 
 
 def test_operands_are_the_same_for_the_same_seed():
@@ -153,6 +187,8 @@ def test_fresh_operands_come_with_their_own_references():
 def test_a_write_beside_the_result_is_stray_and_names_how_many_bytes():
     bench = _bench()
     product = jax.jit(lambda lhs, rhs: lhs @ rhs).lower(*bench.types).compile()
+    # The CPU's allocator lays nothing side by side, so the posts are given.
+    bench._fence._posts = tuple(bench._fence._make_post() for _ in range(2))
 
     def overrun(lhs, rhs):
         result = jax.block_until_ready(product(lhs, rhs))
@@ -173,30 +209,45 @@ class Buffer:
     def unsafe_buffer_pointer(self):
         return self.place
 
-    def delete(self):
-        self.place = None
 
-    def block_until_ready(self):
-        return self
-
-
-POST, HOLE = 2**20, 1024  # a result of 1,000 bytes takes four units of 256
+POST, ROOM = 2**20, 1024
 
 
 @pytest.mark.parametrize(
-    ("post_places", "hole_places", "guarded"),
+    ("post_places", "room_places", "found"),
     [
-        ([4096, 4096 + POST + HOLE], [4096 + POST], True),
-        # Smaller pieces elsewhere come first, and are plugged.
-        ([64, 128, 4096, 32, 4096 + POST + HOLE], [9, 4096 + POST], True),
-        ([4096, 4096 + POST + HOLE], [64] * TRIES, False),
-        ([4096] + [64] * TRIES, [4096 + POST], False),
+        ([4096, 4096 + POST + ROOM], [4096 + POST], 4096 + POST),
+        # Smaller gaps elsewhere were filled first.
+        ([64, 128, 4096, 32, 4096 + POST + ROOM], [9, 4096 + POST], 4096 + POST),
+        ([4096 + POST + ROOM], [4096 + POST], None),
+        ([4096, 4096 + POST + ROOM + 256], [4096 + POST], None),
+        ([4096, 4096 + POST + ROOM], [64], None),
     ],
 )
-def test_a_result_counts_as_guarded_only_right_between_two_posts(post_places, hole_places, guarded):
-    fence = Fence(1000, 1, lambda function, *types: jax.jit(function).lower(*types).compile())
-    posts, holes = (iter([Buffer(place) for place in places]) for places in (post_places, hole_places))
-    fence._block, fence._post, fence._hole = lambda: Buffer(4096), lambda: next(posts), lambda: next(holes)
-    fence.lay()
-    assert fence.encloses(4096 + POST) is guarded
-    assert not fence.encloses(4096)
+def test_a_room_is_one_right_between_two_posts(post_places, room_places, found):
+    rooms, posts = ([Buffer(place) for place in places] for places in (room_places, post_places))
+    result = enclosed(rooms, posts, ROOM)
+    assert (result and result[0].place) == found
+    if result:
+        assert [post.place for post in result[1]] == [found - POST, found + ROOM]
+
+
+def test_a_result_is_guarded_only_in_the_room_that_lies_between_posts(monkeypatch):
+    bench = _bench(NothingExact())
+    module = lower_candidate(FakeTarget(), candidate(problem=bench.problem), "cpu")
+    call = bench.in_place(compile_module(module)[0])
+    assert not bench.verify(call, module.result_type).guarded  # as the CPU's allocator lays them
+    monkeypatch.setattr(bench._fence, "_enclosed_place", bench._fence.poison())
+    assert bench.verify(call, module.result_type).guarded
+    assert not _verify(bench, lambda lhs, rhs: lhs @ rhs).guarded
+
+
+def test_without_a_try_between_two_posts_the_last_one_serves(monkeypatch):
+    bench = _bench(NothingExact())
+    made = []
+    monkeypatch.setattr(
+        bench._fence, "_make_room", lambda make=bench._fence._make_room: made.append(1) or make()
+    )
+    monkeypatch.setattr("autotune.evaluate.fence.enclosed", lambda *_: None)
+    bench._fence._find()
+    assert len(made) == TRIES and bench._fence.poison()
