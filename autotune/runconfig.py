@@ -13,9 +13,9 @@ from autotune import configfile, fields
 from autotune.errors import InputError
 from autotune.fields import Place
 from autotune.protocol import AUTO
-from autotune.seam import Limits, MeasureProtocol
+from autotune.seam import FEWEST_COMPILATIONS, Limits, MeasureProtocol
 
-Sampler = Literal["auto", "tpe", "random", "exhaustive"]
+Sampler = Literal["auto", "local", "tpe", "random", "exhaustive"]
 EvaluatorChoice = Literal["auto", "gpu", "replay", "lower"]
 
 KEYS = (
@@ -35,7 +35,7 @@ KEYS = (
     "storage",
 )
 EVALUATORS = ("auto", "gpu", "replay", "lower")
-SAMPLERS = ("auto", "tpe", "random", "exhaustive")
+SAMPLERS = ("auto", "local", "tpe", "random", "exhaustive")
 MAX_CANDIDATES = 1_000_000
 MAX_SECONDS = 7 * 24 * 3600.0
 MAX_SEED = 2**32 - 1
@@ -356,7 +356,7 @@ def _protocol(value: object, place: Place) -> MeasureProtocol:
 
 _RACE_CHECKS = {
     "finalists": lambda value, place: fields.whole(value, place, 1, 100),
-    "processes": lambda value, place: fields.whole(value, place, 2, 100),
+    "processes": lambda value, place: fields.whole(value, place, FEWEST_COMPILATIONS, 100),
     "rounds": lambda value, place: fields.whole(value, place, 1, MAX_ROUNDS),
     "seconds": lambda value, place: fields.positive(value, place, MAX_SECONDS),
     "rivals": lambda value, place: fields.choice(value, place, ("quick", "full")),

@@ -13,7 +13,7 @@ def make_searcher(settings: Any, space: Any, default_knobs: Sequence[Mapping[str
     """Returns the searcher that `settings` names.
 
     Args:
-        settings: `sampler` ("auto", "tpe", "random" or "exhaustive") and `seed`.
+        settings: `sampler` ("auto", "local", "tpe", "random" or "exhaustive") and `seed`.
         space: A target's space; its legal set is built here.
         default_knobs: Proposed before anything the sampler draws. Those outside the legal set are left out.
 
@@ -25,6 +25,10 @@ def make_searcher(settings: Any, space: Any, default_knobs: Sequence[Mapping[str
 
     rows = LegalRows(space)
     match settings.sampler:
+        case "local":
+            from autotune.search.local import LocalSearcher
+
+            return LocalSearcher(rows, default_knobs, settings.seed)
         case "auto" | "tpe":
             from autotune.search.tpe import TpeSearcher
 
@@ -32,4 +36,4 @@ def make_searcher(settings: Any, space: Any, default_knobs: Sequence[Mapping[str
         case "random" | "exhaustive":
             return ShuffledSearcher(rows, default_knobs, settings.seed)
         case other:
-            raise ValueError(f"sampler={other!r}: allowed are auto, tpe, random, exhaustive")
+            raise ValueError(f"sampler={other!r}: allowed are auto, local, tpe, random, exhaustive")

@@ -55,6 +55,10 @@ class LegalRows:
         """Returns the knobs that `codes` stand for."""
         return {name: values[code] for name, values, code in zip(self.names, self.choices, codes)}
 
+    def is_ordered(self, knob: int) -> bool:
+        """Whether the values of a knob are numbers in order, so that a step between them means something."""
+        return self._ordered[knob]
+
     def codes(self, row: int) -> tuple[int, ...]:
         return tuple(self._columns[:, row].tolist())
 

@@ -90,12 +90,12 @@ def test_bad_input_is_one_line_and_exit_code_2_and_writes_nothing(tmp_path, chan
 
 
 def test_nothing_legal_is_exit_code_3(tmp_path):
-    # TMA clips rows only where there are fewer than 8 or a multiple of 8
-    (tmp_path / "run.yaml").write_text(SMALL.replace("m: 256", "m: 100"))
+    # WGMMA has 64 rows
+    (tmp_path / "run.yaml").write_text(SMALL.replace("tile_m: [64]", "tile_m: [96]"))
     for options in (["--dry-run"], ["--workers", "1"]):
         done = autotune("run", "run.yaml", *options, cwd=tmp_path)
         assert done.returncode == 3
-        assert "100x256x256" in done.stderr.splitlines()[-1]
+        assert "256x256x256" in done.stderr.splitlines()[-1]
 
 
 def test_recording_needs_a_gpu(tmp_path):

@@ -158,7 +158,7 @@ def test_suites_lie_beside_the_config_and_add_to_its_problems(tmp_path):
         ),
         (
             MINIMAL + "search: {sampler: tpu}",
-            "search.sampler='tpu': allowed: auto, tpe, random, exhaustive (did you mean 'tpe'?)",
+            "search.sampler='tpu': allowed: auto, local, tpe, random, exhaustive (did you mean 'tpe'?)",
         ),
         (
             MINIMAL + "search: {candidates: 0}",
@@ -230,6 +230,8 @@ def test_suites_lie_beside_the_config_and_add_to_its_problems(tmp_path):
             "storage='trials.db': allowed: null, or an Optuna storage URL such as postgresql://user@host/name",
         ),
         (MINIMAL + "results: 7", "results=7: allowed: a folder"),
+        # XLA's fastest of three compilations counts, each in a process of its own.
+        (MINIMAL + "race: {processes: 2}", "race.processes=2: allowed: a whole number from 3 to 100"),
         (
             MINIMAL + "suites: x.csv",
             "suites='x.csv': allowed: a list of at least one CSV file, relative to this one",
