@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import itertools
-import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,73 +12,20 @@ from typing import Any
 
 from autotune import configfile, lookup, machine, torchrival
 from autotune.admission import admit
+from autotune.benchtable import BenchRow, csv_text, line, markdown
 from autotune.errors import InputError
 from autotune.evaluate import make_evaluator
+from autotune.evaluate.capacity import default_workers
 from autotune.protocol import AUTO, resolved
 from autotune.runconfig import RaceSettings, suite_problems
-from autotune.seam import Candidate, Evaluator, Failed, Limits, MeasureProtocol, Race, RaceJob
+from autotune.seam import Candidate, Evaluator, Failed, Limits, Race, RaceJob
+from autotune.sessions import as_one, raced
 from autotune.target import load_target
-from autotune.verdict import judge, merged, rival_times
+from autotune.verdict import judge, rival_times
 
 TARGET = "hopper_matmul"
+MOST_WORKERS = 8  # of races that wait for one card
 OWN_FAMILY = "given"  # of problems on the command line
-COLUMNS = (
-    "family", "problem", "match", "ours", "ours_us", "plain_us", "best_us", "formulation",
-    "plain_ratio", "plain_low", "plain_high", "ratio", "low", "high", "roofline", "joules", "xla_joules",
-    "timer", "l2", "regime", "torch_us", "note",
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchRow:
-    """One problem as it was measured. None: not measured, and `note` says why.
-
-    Attributes:
-        ours: "kernel" or "xla": what the lookup answers, or a kernel where one was asked for.
-        match: How the lookup found it.
-        plain, best: Interval (low, median, high) of XLA's time over ours, for both formulations.
-        roofline: Least time by what the card did in the same run, over ours; 1 is the limit.
-    """
-
-    family: str
-    problem: Any
-    ours: str
-    match: str
-    ours_us: float | None = None
-    plain_us: float | None = None
-    best_us: float | None = None
-    formulation: str | None = None
-    plain: tuple[float, float, float] | None = None
-    best: tuple[float, float, float] | None = None
-    roofline: float | None = None
-    joules: float | None = None
-    xla_joules: float | None = None
-    protocol: MeasureProtocol
-    torch_us: float | None = None
-    note: str = ""
-
-    def cells(self) -> dict[str, object]:
-        """Returns the row as a CSV has it."""
-        plain, best = self.plain or (None,) * 3, self.best or (None,) * 3
-        given = {
-            "family": self.family,
-            "problem": self.problem.describe(),
-            "match": self.match,
-            "ours": self.ours,
-            "formulation": self.formulation,
-            "plain_low": plain[0],
-            "plain_ratio": plain[1],
-            "plain_high": plain[2],
-            "low": best[0],
-            "ratio": best[1],
-            "high": best[2],
-            "timer": self.protocol.timer,
-            "l2": self.protocol.l2,
-            "regime": self.protocol.regime,
-        }
-        rest = ("ours_us", "plain_us", "best_us", "roofline", "joules", "xla_joules", "torch_us", "note")
-        given |= {name: getattr(self, name) for name in rest}
-        return {name: _cell(given[name]) for name in COLUMNS}
 
 
 def bench(
@@ -89,16 +34,20 @@ def bench(
     kernel_only: bool = False,
     out: Path | None = None,
     rivals: bool = False,
+    exhaustive: bool = False,
     shared_gpu: bool = False,
-    race: RaceSettings = RaceSettings(rivals="full", rounds=100),  # noqa: B008 - frozen
+    race: RaceSettings = RaceSettings(seconds=1.0),  # noqa: B008 - frozen
 ) -> list[BenchRow]:
     """Measures each problem with the race's protocol, prints the tables, and writes bench.csv and bench.md.
+
+    Many problems are in flight at once, and take turns on the card. What is measured is written as it comes.
 
     Args:
         problems: With their families.
         kernel_only: Always a kernel of ours, never the dispatch to XLA.
         out: Folder to write to; None: nothing is written.
         rivals: Also time torch.matmul, where torch is installed.
+        exhaustive: Also race the formulations that XLA compiles for minutes.
         shared_gpu: Go on although others use the card.
 
     Raises:
@@ -113,32 +62,90 @@ def bench(
     target = load_target(TARGET)
     known = target.device_named(gpus[0].kind)
     device = dataclasses.replace(known, sm_count=gpus[0].sm_count, memory_bytes=gpus[0].memory_bytes)
+    if exhaustive:
+        race = dataclasses.replace(race, rivals="full")
+    asked = [
+        asked_row(family, problem, target, device, race, kernel_only=kernel_only)
+        for family, problem in problems
+    ]
+    began_s = time.monotonic()
     evaluator = make_evaluator(
         "gpu",
         protocol=AUTO,
         limits=Limits(compile_s=600.0),
         target_name=target.name,
         device=device,
-        workers=race.processes,
+        workers=min(MOST_WORKERS, default_workers(on_gpu=True)),
         gpu=gpus[0],
         shared=shared_gpu,
     )
-    rows, ids = [], itertools.count()
+    rows = [one.row for one in asked]
     try:
-        for family, problem in problems:
-            row = measured_row(family, problem, target, device, evaluator, ids, race, kernel_only=kernel_only)
-            rows.append(
-                dataclasses.replace(row, **torchrival.times(problem, gpus[0].uuid)) if rivals else row
-            )
-            print(_line(rows[-1]), flush=True)
+        for index, row in measured_rows(asked, evaluator, race):
+            rows[index] = row
+            print(line(row), flush=True)
+            _write(rows, out)
     finally:
         evaluator.close()
-    print(f"\n{markdown(rows)}", flush=True)
+    if rivals:  # after the races, since torch takes no turns
+        rows = [
+            dataclasses.replace(row, **torchrival.times(row.problem, gpus[0].uuid)) if row.ours_us else row
+            for row in rows
+        ]
+    print(f"\n{markdown(rows)}\n{len(rows)} problems in {time.monotonic() - began_s:.0f} s", flush=True)
+    _write(rows, out)
+    return rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One problem with what races for it; `job` is None where nothing can, and the row's note says why."""
+
+    row: BenchRow
+    config: Any | None = None
+    job: RaceJob | None = None
+
+
+def measured_rows(
+    asked: Sequence[Asked], evaluator: Evaluator, race: RaceSettings
+) -> Iterator[tuple[int, BenchRow]]:
+    """Yields the rows with their places, as their races end.
+
+    What the card can do is measured once for each dtype and regime, beside the first problem that has them.
+    """
+    ceilings: dict[tuple[str, str], Any] = {}
+    jobs = []
+    for index, one in enumerate(asked):
+        if one.job is not None:
+            is_first = _class_of(one.row) not in ceilings
+            ceilings.setdefault(_class_of(one.row), None)
+            jobs.append((index, dataclasses.replace(one.job, ceilings=is_first)))
+    held: dict[int, Race | Failed] = {}
+    awaited = {index: _class_of(asked[index].row) for index, job in jobs if job.ceilings}
+    for index, results in raced(evaluator, jobs, processes=race.processes, job_ids=itertools.count()):
+        held[index] = as_one(results)
+        if index in awaited and isinstance(held[index], Race):
+            ceilings[awaited[index]] = held[index].ceilings
+        awaited.pop(index, None)
+        for place in [place for place in held if _class_of(asked[place].row) not in awaited.values()]:
+            yield place, _measured_row(asked[place], held.pop(place), ceilings[_class_of(asked[place].row)])
+
+
+def _measured_row(one: Asked, race: Race | Failed, ceilings: Any) -> BenchRow:
+    if isinstance(race, Failed):
+        return dataclasses.replace(one.row, note=f"{race.reason}: {race.detail}")
+    return filled(one.row, one.config, dataclasses.replace(race, ceilings=ceilings))
+
+
+def _class_of(row: BenchRow) -> tuple[str, str]:
+    return row.problem.to_fields()["lhs_dtype"], row.protocol.regime
+
+
+def _write(rows: Sequence[BenchRow], out: Path | None) -> None:
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         (out / "bench.csv").write_text(csv_text(rows))
         (out / "bench.md").write_text(markdown(rows))
-    return rows
 
 
 def asked_problems(suite: str | None, sizes: Sequence[int]) -> list[tuple[str, Any]]:
@@ -185,69 +192,51 @@ def chosen(problem: Any, target: Any, device: Any, *, kernel_only: bool) -> tupl
     return ("kernel" if kernel_only else best.backend), best.match, config
 
 
-def measured_row(
-    family: str,
-    problem: Any,
-    target: Any,
-    device: Any,
-    evaluator: Evaluator,
-    ids: Iterator[int],
-    race: RaceSettings,
-    *,
-    kernel_only: bool,
-) -> BenchRow:
-    """Races what the lookup answers with XLA and returns the row."""
+def asked_row(
+    family: str, problem: Any, target: Any, device: Any, race: RaceSettings, *, kernel_only: bool
+) -> Asked:
+    """Returns what the lookup answers for a problem, and the race of it with XLA."""
     protocol = resolved(AUTO, problem, target)
     ours, match, config = chosen(problem, target, device, kernel_only=kernel_only)
     row = BenchRow(family=family, problem=problem, ours=ours, match=match, protocol=protocol)
     if ours == "kernel" and config is None:
-        return dataclasses.replace(row, note="no kernel of ours computes it")
-    if config is not None and (broken := target.check(problem, config, device)):
-        return dataclasses.replace(row, note=f"not legal: {broken[0].rule}")
+        return Asked(row=dataclasses.replace(row, note="no kernel of ours computes it"))
+    if ours == "kernel" and (broken := target.check(problem, config, device)):
+        return Asked(row=dataclasses.replace(row, note=f"not legal: {broken[0].rule}"))
     try:
         names = tuple(target.rivals(problem))
     except ValueError as error:
-        return dataclasses.replace(row, note=str(error))
-    candidates = (Candidate(target=target.name, problem=problem, config=config, device=device),)
-    jobs = [
-        RaceJob(
-            job_id=next(ids),
-            problem=problem,
-            target=target.name,
-            candidates=candidates if ours == "kernel" else (),
-            rounds=race.rounds,
-            protocol=protocol,
-            formulations=names if session == 0 or race.processes > 1 else None,
-            seconds=race.seconds,
-            session=session,
-            ceilings=session == 0,
-        )
-        for session in range(race.processes)
-    ]
-    results = _results(evaluator, jobs)
-    races = [result for result in results if isinstance(result, Race)]
-    if not races:
-        return dataclasses.replace(row, note=f"{results[0].reason}: {results[0].detail}")
-    return filled(row, config, merged(races))
+        return Asked(row=dataclasses.replace(row, note=str(error)))
+    candidate = Candidate(target=target.name, problem=problem, config=config, device=device)
+    job = RaceJob(
+        job_id=0,
+        problem=problem,
+        target=target.name,
+        candidates=(candidate,) if ours == "kernel" else (),
+        rounds=race.rounds,
+        protocol=protocol,
+        formulations=names if race.rivals == "full" else None,
+        seconds=race.seconds,
+    )
+    return Asked(row=row, config=config, job=job)
 
 
 def filled(row: BenchRow, config: Any | None, race: Race) -> BenchRow:
     """Returns the row with the times and ratios of its race."""
     if row.ours == "xla":
-        plain_us, best_us, name = rival_times(race)
-        if plain_us is None:
+        found = rival_times(race)
+        if found is None:
             return dataclasses.replace(row, note=_failures(race))
         # What the dispatch calls is the plain formulation.
-        ratio = best_us / plain_us
         return dataclasses.replace(
             row,
-            ours_us=plain_us,
-            plain_us=plain_us,
-            best_us=best_us,
-            formulation=name,
+            ours_us=found.plain_us,
+            plain_us=found.plain_us,
+            best_us=found.best_us,
+            formulation=found.formulation,
             plain=(1.0, 1.0, 1.0),
-            best=(ratio, ratio, ratio),
-            roofline=roofline(row.problem, race, plain_us),
+            best=found.ratio,
+            roofline=roofline(row.problem, race, found.plain_us),
         )
     winner = judge([config.to_knobs()], race)
     if winner is None:
@@ -275,95 +264,6 @@ def roofline(problem: Any, race: Race, time_us: float) -> float | None:
     return max(arithmetic_s, memory_s) * 1e6 / time_us
 
 
-def geometric_means(rows: Sequence[BenchRow]) -> list[tuple[str, int, float, float, float | None]]:
-    """Returns family, count, and geometric means of both ratios and of the roofline's fraction; all rows last."""
-    measured = [row for row in rows if row.plain and row.best]
-    families = dict.fromkeys(row.family for row in measured)
-    groups = [(name, [row for row in measured if row.family == name]) for name in families]
-    if len(groups) > 1:
-        groups.append(("all", measured))
-    return [
-        (
-            name,
-            len(group),
-            _mean([row.plain[1] for row in group]),
-            _mean([row.best[1] for row in group]),
-            _mean([row.roofline for row in group]) if all(row.roofline for row in group) else None,
-        )
-        for name, group in groups
-    ]
-
-
-def csv_text(rows: Sequence[BenchRow]) -> str:
-    """Returns the rows as CSV."""
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(row.cells() for row in rows)
-    return stream.getvalue()
-
-
-def markdown(rows: Sequence[BenchRow]) -> str:
-    """Returns the rows and the geometric means by family as two Markdown tables."""
-    head = (
-        "problem",
-        "ours",
-        "us",
-        "XLA plain",
-        "XLA best",
-        "plain/ours",
-        "best/ours",
-        "95%",
-        "roofline",
-        "how",
-    )
-    body = [_shown(row) for row in rows]
-    means = [
-        (name, str(count), f"{plain:.3f}", f"{best:.3f}", "-" if limit is None else f"{limit:.2f}")
-        for name, count, plain, best, limit in geometric_means(rows)
-    ]
-    second = ("family", "problems", "plain/ours", "best/ours", "roofline")
-    return f"{_table(head, body)}\nGeometric means; over 1 ours is faster.\n\n{_table(second, means)}"
-
-
-def _shown(row: BenchRow) -> tuple[str, ...]:
-    how = f"{row.protocol.regime} {row.protocol.timer} {row.protocol.l2}"
-    if row.ours_us is None:
-        return (row.problem.describe(), row.ours, *["-"] * 7, row.note or how)
-    best = "-" if row.best_us is None else f"{row.best_us:.2f} {row.formulation}"
-    interval = f"{row.best[0]:.3f} - {row.best[2]:.3f}" if row.best else "-"
-    return (
-        row.problem.describe(),
-        f"{row.ours} ({row.match})",
-        f"{row.ours_us:.2f}",
-        "-" if row.plain_us is None else f"{row.plain_us:.2f}",
-        best,
-        "-" if row.plain is None else f"{row.plain[1]:.3f}",
-        "-" if row.best is None else f"{row.best[1]:.3f}",
-        interval,
-        "-" if row.roofline is None else f"{row.roofline:.2f}",
-        how,
-    )
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |\n" for line in lines)
-
-
-def _line(row: BenchRow) -> str:
-    return "  ".join(cell for cell in _shown(row) if cell != "-")
-
-
-def _results(evaluator: Evaluator, jobs: Sequence[RaceJob]) -> list[Race | Failed]:
-    for job in jobs:
-        evaluator.submit(job)
-    found: dict[int, Any] = {}
-    while len(found) < len(jobs):
-        found |= {outcome.job_id: outcome.result for outcome in evaluator.poll(1.0)}
-    return [found[job.job_id] for job in jobs]
-
-
 def _failures(race: Race) -> str:
     failed = [entry.result for entry in race.entries if isinstance(entry.result, Failed)]
     return f"{failed[0].reason}: {failed[0].detail}" if failed else "no samples"
@@ -371,11 +271,3 @@ def _failures(race: Race) -> str:
 
 def _interval(median: float | None, ends: tuple[float, float] | None) -> tuple[float, float, float] | None:
     return None if median is None or ends is None else (min(ends[0], median), median, max(ends[1], median))
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.exp(math.fsum(map(math.log, values)) / len(values))
-
-
-def _cell(value: object) -> object:
-    return "" if value is None else round(value, 4) if isinstance(value, float) else value

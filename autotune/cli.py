@@ -181,6 +181,11 @@ def _add_bench(verbs: Any) -> None:
     parser.add_argument("--suite", metavar="FILE.csv", help="problems, such as configs/suites/dev.csv")
     parser.add_argument("--kernel-only", action="store_true", help="always a kernel of ours, never XLA")
     parser.add_argument("--rivals", action="store_true", help="also time torch.matmul, where it is installed")
+    parser.add_argument(
+        "--exhaustive",
+        action="store_true",
+        help="also race XLA's exhaustive tiling, which compiles for minutes",
+    )
     parser.add_argument("--out", metavar="DIR", help="write bench.csv and bench.md there")
     parser.add_argument("--shared-gpu", action="store_true", help="go on although others use the GPU")
 
@@ -195,6 +200,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         kernel_only=arguments.kernel_only,
         out=out,
         rivals=arguments.rivals,
+        exhaustive=arguments.exhaustive,
         shared_gpu=arguments.shared_gpu,
     )
     return 0

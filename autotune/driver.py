@@ -22,7 +22,8 @@ from autotune.result import Counts, ProblemResult, RunResult, Winner
 from autotune.screening import Screening, ScreenResult
 from autotune.seam import Candidate, Confirmed, ConfirmJob, Evaluator, Failed, Measured, Race, RaceJob
 from autotune.search import make_searcher
-from autotune.verdict import finalists, first_batch, judge, merged
+from autotune.sessions import as_one, raced
+from autotune.verdict import finalists, first_batch, judge
 
 _POLL_S = 0.25
 
@@ -220,25 +221,24 @@ class ProblemRun:
 
     def _raced(self, racers: list[Mapping[str, Any]], formulations: tuple[str, ...] | None) -> Race | Failed:
         settings, stages = self._config.race, self._stages
-        jobs = [
-            RaceJob(
-                job_id=next(stages.job_ids),
-                problem=self._problem,
-                target=stages.target.name,
-                candidates=tuple(self._candidate(knobs) for knobs in racers),
-                rounds=settings.rounds,
-                protocol=self.protocol,
-                formulations=formulations,
-                seconds=settings.seconds,
-                session=session,
-            )
-            for session in range(settings.processes if stages.evaluator.kind == "gpu" else 1)
-        ]
-        for job in jobs:
-            stages.evaluator.submit(job)
-        results = self._await_all([job.job_id for job in jobs])
-        races = [result for result in results if isinstance(result, Race)]
-        return merged(races) if races else results[0]
+        job = RaceJob(
+            job_id=0,
+            problem=self._problem,
+            target=stages.target.name,
+            candidates=tuple(self._candidate(knobs) for knobs in racers),
+            rounds=settings.rounds,
+            protocol=self.protocol,
+            formulations=formulations,
+            seconds=settings.seconds,
+        )
+        ((_, results),) = raced(
+            stages.evaluator,
+            [(0, job)],
+            processes=settings.processes if stages.evaluator.kind == "gpu" else 1,
+            job_ids=stages.job_ids,
+            between=self._interrupt.raise_if_requested,
+        )
+        return as_one(results)
 
     def _formulations(self, ledger: Ledger) -> tuple[str, ...] | None:
         """Returns which of XLA's formulations to race: once the study knows the best one, it and the plain one."""
@@ -290,18 +290,13 @@ class ProblemRun:
             )
         return result
 
-    def _await(self, job_id: int) -> Race | Confirmed | Failed:
-        return self._await_all([job_id])[0]
-
-    def _await_all(self, job_ids: list[int]) -> list[Any]:
-        """Returns the results of these jobs, the only ones in flight."""
-        found: dict[int, Race | Confirmed | Failed] = {}
-        while len(found) < len(job_ids):
+    def _await(self, job_id: int) -> Confirmed | Failed:
+        """Returns the result of a confirmation, the only job in flight."""
+        while True:
             for outcome in self._stages.evaluator.poll(_POLL_S):
-                assert outcome.job_id in job_ids and isinstance(outcome.result, Race | Confirmed | Failed)
-                found[outcome.job_id] = outcome.result
+                assert outcome.job_id == job_id and isinstance(outcome.result, Confirmed | Failed)
+                return outcome.result
             self._interrupt.raise_if_requested()
-        return [found[job_id] for job_id in job_ids]
 
     def _candidate(self, knobs: Mapping[str, Any]) -> Candidate:
         target = self._stages.target

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from autotune.seam import MeasureProtocol
@@ -48,6 +49,12 @@ def resolved(protocol: MeasureProtocol, problem: Any, target: Any) -> MeasurePro
         timer = "chain" if is_short else "cupti"
     reference = "product" if is_compute_bound else "read"
     return dataclasses.replace(protocol, timer=timer, l2=l2, regime=regime, reference=reference)
+
+
+def stored_protocol(fields: Mapping[str, Any]) -> MeasureProtocol:
+    """Returns the protocol that a record names; fields that are younger than the record are defaults."""
+    names = {field.name for field in dataclasses.fields(MeasureProtocol)}
+    return MeasureProtocol(**{name: value for name, value in fields.items() if name in names})
 
 
 def is_skinny(problem: Any, target: Any) -> bool:

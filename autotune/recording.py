@@ -11,9 +11,9 @@ from autotune.census import space_counts
 from autotune.driver import ProblemRun, Stages, closing
 from autotune.errors import NothingSurvivedError
 from autotune.interrupt import DeferredInterrupt
+from autotune.lanes import fixed_order
 from autotune.progress import Budget
 from autotune.seam import Failed, Measured, Race, RaceEntry
-from autotune.verdict import fixed_order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from autotune.lanes import fixed_order
 from autotune.ledger.storage import Ledger
 from autotune.progress import Budget, Progress, Snapshot
 from autotune.seam import Candidate, Evaluator, Failed, LoweredOnly, Measured, Outcome, Race, ScreenJob
-from autotune.verdict import fixed_order
 
 Knobs = Mapping[str, Any]
 ScreenResult = Measured | LoweredOnly | Failed

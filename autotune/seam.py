@@ -16,6 +16,9 @@ Knobs = dict[str, Any]
 L2State = Literal["warm", "clean", "activations_warm"]
 TimerName = Literal["cupti", "chain"]
 ReferenceName = Literal["none", "product", "read"]
+# XLA decides once a process how to multiply, and not always well: 1024x1024x1024 took 8.3 us in one process and 6.6 us
+# in another (H200, jax 0.11.2, 2026-11-30). So it is compiled in at least so many, and its fastest compilation counts.
+FEWEST_COMPILATIONS = 3
 # Rivals that take long to compile: raced only where they are asked for.
 SLOW_RIVALS = ("exhaustive",)
 FailureReason = Literal[
@@ -107,6 +110,8 @@ class RaceJob:
         seconds: Measuring ends in the first round after so long.
         session: Counts the processes of one race; samples are paired within a session only.
         ceilings: Also measure what the card can do: bandwidth of a copy, and flops of a large product.
+        passes: How often the lanes race in this process, one time after the other. Each pass is a race of its own,
+            and its entries carry `session` plus its number.
     """
 
     job_id: int
@@ -119,6 +124,7 @@ class RaceJob:
     seconds: float = 60.0
     session: int = 0
     ceilings: bool = False
+    passes: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

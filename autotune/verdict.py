@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,13 +10,21 @@ from typing import Any
 
 import numpy as np
 
+from autotune.lanes import (
+    PLAIN,
+    Lanes,
+    all_samples,
+    bootstrap_interval,
+    fixed_order,
+    paired,
+    paired_ratios,
+    samples_of,
+)
 from autotune.paired import ALPHA, TIE, p_above
+from autotune.rerun import rerun_chance
 from autotune.result import Winner
 from autotune.seam import Measured, Race, RaceEntry, combined
 
-__all__ = ["TIE", "finalists", "first_batch", "fixed_order", "judge", "merged"]
-
-PLAIN = "plain"
 # A finalist further behind than this is no tie even where the samples are too few to prove it.
 SURELY_BEHIND = 0.01
 # Sessions of one rival that differ by less ran the same algorithm; of a slower one a user need not hear.
@@ -26,16 +33,7 @@ SAME_ALGORITHM = 0.01
 REACH = 0.01
 FEWEST_FINALISTS = 3
 
-_RESAMPLES = 2_000
-_RERUNS = 400
-_SEED = 0
-
 Knobs = Mapping[str, Any]
-
-
-def fixed_order(knobs: Knobs) -> str:
-    """Returns a sort key that depends on the knobs alone, never on a time."""
-    return json.dumps(knobs, sort_keys=True)
 
 
 def finalists(screened: Iterable[tuple[Knobs, Measured]]) -> list[tuple[Knobs, Measured]]:
@@ -82,28 +80,6 @@ def merged(sessions: Sequence[Race]) -> Race:
     return Race(entries=entries, ceilings=best, conditions=conditions)
 
 
-@dataclass(frozen=True, slots=True)
-class _Lanes:
-    """Samples by session: of the finalists by index, and of the rivals by formulation."""
-
-    finalists: dict[int, dict[int, RaceEntry]]
-    rivals: dict[str, dict[int, RaceEntry]]
-
-    @classmethod
-    def of(cls, race: Race) -> _Lanes:
-        finalists: dict[int, dict[int, RaceEntry]] = {}
-        rivals: dict[str, dict[int, RaceEntry]] = {}
-        for entry in race.entries:
-            if isinstance(entry.result, Measured) and entry.result.timing.samples_us:
-                if entry.finalist is None:
-                    rivals.setdefault(entry.formulation or PLAIN, {})[entry.session] = entry
-                else:
-                    finalists.setdefault(entry.finalist, {})[entry.session] = entry
-        # A finalist that failed in one process has not survived the race.
-        lost = {e.finalist for e in race.entries if not isinstance(e.result, Measured)}
-        return cls({index: lanes for index, lanes in finalists.items() if index not in lost}, rivals)
-
-
 def judge(racers: Sequence[Knobs], race: Race) -> Winner | None:
     """Returns the winner of a race; None where no finalist was measured.
 
@@ -114,7 +90,7 @@ def judge(racers: Sequence[Knobs], race: Race) -> Winner | None:
         racers: Knobs by the index that the race's entries carry.
         race: Of one process, or `merged` of several.
     """
-    lanes = _Lanes.of(race)
+    lanes = Lanes.of(race)
     if not lanes.finalists:
         return None
     base = lanes.rivals.get(PLAIN) or next(iter(lanes.rivals.values()), None)
@@ -136,51 +112,62 @@ def judge(racers: Sequence[Knobs], race: Race) -> Winner | None:
     return _winner(racers, race, lanes, chosen, tied, rival, xla_wins)
 
 
-def rival_times(race: Race) -> tuple[float | None, float | None, str | None]:
-    """Returns the medians of plain and of the best formulation of a race of rivals alone, and the best one's name."""
-    rivals = _Lanes.of(race).rivals
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RivalTimes:
+    """A race of rivals alone.
+
+    Attributes:
+        plain_us: Median of the plain formulation, in the processes where XLA compiled it best.
+        best_us: Of the fastest formulation.
+        formulation: Its name.
+        ratio: Interval (low, median, high) of the fastest formulation's time over plain's. Where plain is the fastest,
+            1 with the interval of its even rounds over its odd ones: what this race could tell apart.
+    """
+
+    plain_us: float
+    best_us: float
+    formulation: str
+    ratio: tuple[float, float, float]
+
+
+def rival_times(race: Race) -> RivalTimes | None:
+    """Returns the times of a race of rivals alone; None where the plain one was not measured."""
+    rivals = Lanes.of(race).rivals
     if PLAIN not in rivals:
-        return None, None, None
-    found = _best_rival(_Lanes({}, rivals), rivals[PLAIN])
+        return None
+    medians = {session: statistics.median(samples_of(entry)) for session, entry in rivals[PLAIN].items()}
+    plain = _fastest(rivals[PLAIN], medians)
+    # Against the fastest compilation of plain, which is what a user may get.
+    found = _best_rival(Lanes({}, {**rivals, PLAIN: plain}), plain)
     assert found is not None
     name, best = found
-    plain_us = statistics.median(_all(rivals[PLAIN]))
-    ratios = paired(best, rivals[PLAIN])
-    return plain_us, plain_us * float(np.median(ratios)), name
+    if name == PLAIN:
+        rounds = [samples_of(entry) for entry in plain.values()]
+        ratios = np.concatenate([paired_ratios(samples[0::2], samples[1::2]) for samples in rounds])
+    else:
+        ratios = paired(best, plain)
+    median = float(np.median(ratios)) if ratios.size and name != PLAIN else 1.0
+    low, high = bootstrap_interval(ratios) if ratios.size else (1.0, 1.0)
+    plain_us = statistics.median(all_samples(plain))
+    return RivalTimes(
+        plain_us=plain_us,
+        best_us=plain_us * median,
+        formulation=name,
+        ratio=(min(low, median), median, max(high, median)),
+    )
 
 
-def paired(numerator: Mapping[int, RaceEntry], denominator: Mapping[int, RaceEntry]) -> np.ndarray:
-    """Returns the ratios of two lanes' times round by round, over the processes that ran both."""
-    shared = [session for session in numerator if session in denominator]
-    found = [paired_ratios(_samples(numerator[s]), _samples(denominator[s])) for s in shared]
-    return np.concatenate(found) if found else np.empty(0)
+def best_rival(race: Race, leader: Mapping[int, RaceEntry]) -> tuple[str, dict[int, RaceEntry]] | None:
+    """Returns the name and the lanes, by session, of the fastest rival beside a lane; None where none was measured."""
+    return _best_rival(Lanes.of(race), leader)
 
 
-def paired_ratios(reference_us: Sequence[float], samples_us: Sequence[float]) -> np.ndarray:
-    """Returns reference over sample, round by round, as float64; a lane that is shorter ends the pairing."""
-    rounds = min(len(reference_us), len(samples_us))
-    return np.asarray(reference_us[:rounds], dtype=float) / np.asarray(samples_us[:rounds], dtype=float)
-
-
-def bootstrap_interval(ratios: np.ndarray) -> tuple[float, float]:
-    """Returns the 95% percentile interval of the median of `ratios`, resampling whole rounds with a fixed seed."""
-    rng = np.random.default_rng(_SEED)
-    picks = rng.integers(ratios.size, size=(_RESAMPLES, ratios.size))
-    low, high = np.quantile(np.median(ratios[picks], axis=1), [0.025, 0.975])
-    return float(low), float(high)
-
-
-def _best_rival(lanes: _Lanes, leader: Mapping[int, RaceEntry]) -> tuple[str, dict[int, RaceEntry]] | None:
+def _best_rival(lanes: Lanes, leader: Mapping[int, RaceEntry]) -> tuple[str, dict[int, RaceEntry]] | None:
     """Returns the fastest formulation, in the processes where XLA compiled it best: it decides anew in each."""
     found = []
     for name, sessions in lanes.rivals.items():
-        each = {s: paired({s: entry}, leader) for s, entry in sessions.items()}
-        medians = {s: float(np.median(ratios)) for s, ratios in each.items() if ratios.size}
-        if medians:
-            kept = [
-                s for s, median in medians.items() if median <= min(medians.values()) * (1 + SAME_ALGORITHM)
-            ]
-            best = {s: sessions[s] for s in kept}
+        best = _best_compiled(sessions, leader)
+        if best:
             found.append((float(np.median(paired(best, leader))), name != PLAIN, name, best))
     if not found:
         return None
@@ -192,6 +179,20 @@ def _best_rival(lanes: _Lanes, leader: Mapping[int, RaceEntry]) -> tuple[str, di
     return name, best
 
 
+def _best_compiled(
+    sessions: Mapping[int, RaceEntry], leader: Mapping[int, RaceEntry]
+) -> dict[int, RaceEntry]:
+    """Returns a rival's lanes of the processes where it was fastest beside `leader`; none where they never met."""
+    each = {session: paired({session: entry}, leader) for session, entry in sessions.items()}
+    return _fastest(sessions, {s: float(np.median(ratios)) for s, ratios in each.items() if ratios.size})
+
+
+def _fastest(sessions: Mapping[int, RaceEntry], medians: Mapping[int, float]) -> dict[int, RaceEntry]:
+    """Returns the sessions whose median is the least, or so near that XLA must have chosen the same."""
+    limit = min(medians.values(), default=0.0) * (1 + SAME_ALGORITHM)
+    return {session: sessions[session] for session, median in medians.items() if median <= limit}
+
+
 def _beats(rival: Mapping[int, RaceEntry], lane: Mapping[int, RaceEntry]) -> bool:
     """Returns whether a finalist is faster than the rival by more than a tie, and beyond doubt faster at all."""
     ratios = paired(rival, lane)
@@ -200,7 +201,7 @@ def _beats(rival: Mapping[int, RaceEntry], lane: Mapping[int, RaceEntry]) -> boo
     return ratios.size < 2 or p_above(np.log(ratios).tolist(), 0.0) < ALPHA
 
 
-def _tied(lanes: _Lanes, scores: Mapping[int, float], leader: int) -> list[int]:
+def _tied(lanes: Lanes, scores: Mapping[int, float], leader: int) -> list[int]:
     """Returns the finalists that cannot be told from the leader, the leader among them."""
     tied = []
     for index in scores:
@@ -216,7 +217,7 @@ def _tied(lanes: _Lanes, scores: Mapping[int, float], leader: int) -> list[int]:
 def _winner(
     racers: Sequence[Knobs],
     race: Race,
-    lanes: _Lanes,
+    lanes: Lanes,
     chosen: int,
     tied: Sequence[int],
     rival: tuple[str, dict[int, RaceEntry]] | None,
@@ -226,9 +227,10 @@ def _winner(
     first = next(iter(own.values())).result
     assert isinstance(first, Measured)
     name, best = rival or (None, {})
-    samples, xla_samples = _all(own), _all(best)
+    samples, xla_samples = all_samples(own), all_samples(best)
     ratios = paired(best, own)
-    plain = paired(lanes.rivals.get(PLAIN, {}), own)
+    plain_lanes = _best_compiled(lanes.rivals.get(PLAIN, {}), own)
+    plain = paired(plain_lanes, own)
     tie_set = sorted(fixed_order(racers[index]) for index in tied)
     return Winner(
         knobs=dict(racers[chosen]),
@@ -240,7 +242,7 @@ def _winner(
         formulation=name,
         ratio=float(np.median(ratios)) if ratios.size else None,
         ratio_interval=bootstrap_interval(ratios) if ratios.size else None,
-        plain_time_us=statistics.median(_all(lanes.rivals[PLAIN])) if PLAIN in lanes.rivals else None,
+        plain_time_us=statistics.median(all_samples(plain_lanes)) if plain_lanes else None,
         plain_ratio=float(np.median(plain)) if plain.size else None,
         plain_interval=bootstrap_interval(plain) if plain.size else None,
         joules=_joules(own),
@@ -255,58 +257,7 @@ def _winner(
     )
 
 
-def rerun_chance(racers: Sequence[Knobs], race: Race) -> float:
-    """Returns the estimated chance that another race of the same lanes would crown another winner.
-
-    A bootstrap: rounds are drawn anew within each process, for all lanes alike, and judged by medians and ties.
-    """
-    lanes = _Lanes.of(race)
-    everyone = [*lanes.finalists.items(), *lanes.rivals.items()]
-    sessions = sorted({session for _, lane in everyone for session in lane})
-    rng = np.random.default_rng(_SEED)
-    medians: dict[Any, list[np.ndarray]] = {key: [] for key, _ in everyone}
-    for session in sessions:
-        rows = {key: np.log(_samples(lane[session])) for key, lane in everyone if session in lane}
-        longest = max(len(row) for row in rows.values())
-        picks = rng.integers(longest, size=(_RERUNS, longest))
-        anchor = next(row for row in rows.values() if len(row) == longest)
-        for key, row in rows.items():
-            # Against a lane that ran every round, so that the rounds a lane missed do not count for or against it.
-            padded = np.full(longest, np.nan)
-            padded[: len(row)] = row - anchor[: len(row)]
-            with np.errstate(all="ignore"):
-                drawn = np.nanmedian(
-                    np.where(np.isnan(padded[picks]), np.nanmedian(padded), padded[picks]), axis=1
-                )
-            medians[key].append(drawn)
-    times = {key: np.mean(each, axis=0) for key, each in medians.items() if each}
-    crowned = [_crowned(racers, {key: float(each[i]) for key, each in times.items()}) for i in range(_RERUNS)]
-    most = max(crowned.count(name) for name in set(crowned))
-    return 1 - most / _RERUNS
-
-
-def _crowned(racers: Sequence[Knobs], logs: Mapping[Any, float]) -> str:
-    own = {key: log for key, log in logs.items() if isinstance(key, int)}
-    rivals = [log for key, log in logs.items() if not isinstance(key, int)]
-    best = min(own.values())
-    if rivals and min(rivals) - best <= math.log1p(TIE):
-        return "xla"
-    ceiling = best + math.log1p(TIE)
-    if rivals:
-        ceiling = min(ceiling, min(rivals) - math.log1p(TIE))
-    return min(fixed_order(racers[key]) for key, log in own.items() if log <= ceiling)
-
-
-def _all(lane: Mapping[int, RaceEntry]) -> tuple[float, ...]:
-    return tuple(sample for session in sorted(lane) for sample in _samples(lane[session]))
-
-
 def _joules(lane: Mapping[int, RaceEntry]) -> float | None:
     found = [e.result.timing.joules for e in lane.values() if isinstance(e.result, Measured)]
     found = [joules for joules in found if joules is not None]
     return statistics.fmean(found) if found else None
-
-
-def _samples(lane: RaceEntry) -> tuple[float, ...]:
-    assert isinstance(lane.result, Measured)
-    return tuple(lane.result.timing.samples_us)

@@ -3,6 +3,9 @@
 The world: each problem's samples scatter by 1 to 3% of its own; each night all times are up to 20% longer or shorter,
 sentinels too; within a race the clock wanders by 2%; from night to night a kernel's ratio to XLA moves by 0.4%. Only
 the decision logic runs here, with the confirming races that a night adds for what it doubts. No GPU, no files.
+
+`--blocks` simulates winners that are measured at settled clocks: six rounds and, in doubt, thirty more, each a block of
+100 ms that scatters by 0.3 to 1%.
 """
 
 from __future__ import annotations
@@ -17,9 +20,9 @@ from typing import Any
 from autotune.bestfile import BestEntry, Ratio, entry_key
 from autotune.nightly.decide import decide, page_threshold
 from autotune.nightly.history import History, closing_record, problem_record
-from autotune.nightly.night import CONFIRM_ROUNDS
 from autotune.nightly.reference import Tonight, protocol_mark
 from autotune.nightly.values import Decision, Machine, Seen, fingerprint
+from autotune.nightly.verification import CONFIRM_ROUNDS
 from autotune.target import load_target
 
 ROUNDS = 20
@@ -33,6 +36,19 @@ HERE = Machine(
     jax="0.11.2",
     jaxlib="0.11.2",
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How a winner is sampled: rounds at first and in doubt, and the scatter of single samples, lowest and highest."""
+
+    rounds: int = ROUNDS
+    confirm_rounds: int = CONFIRM_ROUNDS
+    noise: tuple[float, float] = (0.01, 0.03)
+
+
+CALLS = Sampling()
+BLOCKS = Sampling(rounds=6, confirm_rounds=30, noise=(0.003, 0.01))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +68,7 @@ class World:
     problems: int
     slower: Slower | None = None
     drift: float = 0.2
+    sampling: Sampling = CALLS
     history: History = field(default_factory=History)
 
     def __post_init__(self) -> None:
@@ -64,7 +81,7 @@ class World:
             key = entry_key(target.name, problem)
             kernel_us = self._random.uniform(10, 500)
             self.entries[key] = _entry(target, problem, kernel_us, kernel_us * self._random.uniform(1.0, 1.3))
-            self.noise[key] = self._random.uniform(0.01, 0.03)
+            self.noise[key] = self._random.uniform(*self.sampling.noise)
 
     def night(self, number: int) -> dict[str, Decision]:
         """Runs one night and adds it to the history."""
@@ -79,10 +96,11 @@ class World:
         name, decisions, records = f"night {number:04d}", {}, []
         for key, entry in self.entries.items():
             offset = self._random.gauss(0, 0.004)
-            seen = self._race(key, number, machine_factor, offset, ROUNDS)
+            seen = self._race(key, number, machine_factor, offset, self.sampling.rounds)
             decision = decide(key, entry, seen, tonight)
             if decision.doubtful or decision.verdict in ("suspect", "regression", "better"):
-                seen = seen.plus(self._race(key, number, machine_factor, offset, CONFIRM_ROUNDS))
+                longer = self.sampling.confirm_rounds
+                seen = seen.plus(self._race(key, number, machine_factor, offset, longer))
                 decision = decide(key, entry, seen, tonight)
             decisions[key] = decision
             records.append((key, _record(name, key, entry, seen, decision)))
@@ -106,15 +124,17 @@ class World:
         )
 
 
-def pages_of_noise(seed: int, nights: int, problems: int) -> int:
+def pages_of_noise(seed: int, nights: int, problems: int, sampling: Sampling = CALLS) -> int:
     """Returns on how many nights without any change the decision logic would page."""
-    world = World(seed, problems)
+    world = World(seed, problems, sampling=sampling)
     return sum(any(one.pages for one in world.night(n).values()) for n in range(nights))
 
 
-def is_found(seed: int, problems: int, quiet_nights: int, share: float = 0.05) -> bool:
+def is_found(
+    seed: int, problems: int, quiet_nights: int, share: float = 0.05, sampling: Sampling = CALLS
+) -> bool:
     """Returns whether the one regression is reported by its second night, and nothing else is."""
-    world = World(seed, problems)
+    world = World(seed, problems, sampling=sampling)
     slow = random.Random(seed).choice(list(world.entries))
     world.slower = Slower(key=slow, night=quiet_nights, share=share)
     for number in range(quiet_nights):
@@ -186,10 +206,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=50, help="regressions to look for")
     parser.add_argument("--problems", type=int, default=40)
     parser.add_argument("--quiet-nights", type=int, default=5)
+    parser.add_argument("--blocks", action="store_true", help="winners that are measured at settled clocks")
     arguments = parser.parse_args()
+    sampling = BLOCKS if arguments.blocks else CALLS
     print(f"pages in 50 nights of noise and drift, {arguments.problems} problems:", end=" ", flush=True)
-    print(pages_of_noise(0, 50, arguments.problems))
-    found = [is_found(seed, arguments.problems, arguments.quiet_nights) for seed in range(arguments.seeds)]
+    print(pages_of_noise(0, 50, arguments.problems, sampling))
+    found = [
+        is_found(seed, arguments.problems, arguments.quiet_nights, sampling=sampling)
+        for seed in range(arguments.seeds)
+    ]
     print(f"5% regressions found by the second night, and nothing else: {sum(found)} of {arguments.seeds}")
     print(f"deciding about 1,000 entries: {decision_seconds(1000):.2f} s")
 

@@ -26,7 +26,7 @@ UNTUNED = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
 KEPT_REFERENCE_BYTES = 256 * 2**20
 
 SEED_TYPE = ShapeDtypeStruct((), jnp.uint32)
-POISON_BUFFERS = 2  # the output gets one of the freed buffers even where a temporary takes another first
+RESULTS = 3  # at once: the room of a candidate's result, a rival's own, and one more room that was tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,8 @@ class Verdict:
 
     Attributes:
         error: Relative, on normal inputs.
-        poisoned: The result's buffer provably held poison before.
+        poisoned: The result's buffer provably held poison before. A rival's never does: it is compiled as a user
+            would, and has its memory from the allocator.
         guarded: It provably lay between posts, which were found unchanged; see `fence`.
         exact: The integer-valued product was right in every bit; None where the target has none.
     """
@@ -86,7 +87,7 @@ class Bench:
 
     @property
     def size_bytes(self) -> int:
-        """GPU memory verifying takes at its peak: operands, poison and result, references, posts, flush buffer."""
+        """GPU memory verifying takes at its peak: operands, results, references, posts, flush buffer."""
         result = self.result_bytes
         reference = math.prod(self.expected.shape) * 4
         operands = sum(math.prod(each.shape) * each.dtype.itemsize for each in self.types)
@@ -94,8 +95,7 @@ class Bench:
         drawing = max((math.prod(each.shape) * 8 for each in self.types), default=0)
         if self.has_exact:
             operands, reference = 2 * operands, reference + result
-        posts = (POISON_BUFFERS + 1) * POST_BYTES
-        return operands + max(drawing, (POISON_BUFFERS + 1) * result + reference) + posts + FLUSH_BYTES
+        return operands + max(drawing, RESULTS * result + reference) + RESULTS * POST_BYTES + FLUSH_BYTES
 
     @property
     def operands(self) -> tuple[Array, ...]:
@@ -107,14 +107,12 @@ class Bench:
         """Compiles all programs, once; runs nothing on the GPU."""
         if self._programs:
             return
-        shape, dtype = self.expected.shape, self.expected.dtype
+        dtype = self.expected.dtype
         target, problem = self._target, self.problem
         reference_type = jax.eval_shape(self._reference_function, *self.types)
-        poison = _poison(dtype)
         self._programs = {
             "operands": _compiled(lambda seed: target.operands(problem, seed), SEED_TYPE),
             "reference": _compiled(self._reference_function, *self.types),
-            "poison": _compiled(lambda: jnp.full(shape, poison, dtype)),
             "compare": _compiled(_compare, self.expected, reference_type),
         }
         if self.has_exact:
@@ -124,7 +122,7 @@ class Bench:
                 "exact_reference": _compiled(rounded, *self.types),
                 "differing": _compiled(_differing, self.expected, self.expected),
             }
-        self._fence = Fence(self.result_bytes, POISON_BUFFERS, _compiled)
+        self._fence = Fence(self.expected, _poison(dtype), _compiled)
 
     def load(self, seed: int | None = None) -> None:
         """Puts the operands on the GPU: those of the bench's own seed once, those of another in their place."""
@@ -138,11 +136,27 @@ class Bench:
             if self.has_exact:
                 self._exact.operands = tuple(jax.block_until_ready(self._programs["exact_operands"](drawn)))
 
-    def verify(self, call: Callable[..., Array], result_type: ShapeDtypeStruct) -> Verdict:
-        """Runs `call` on both sets of operands, into poisoned memory, and compares with the references.
+    def in_place(self, executable: Callable[..., Array]) -> Callable[..., Array]:
+        """Returns a compiled candidate as a function of the operands alone.
+
+        All results lie in the one room of the fence: each call overwrites what the one before returned.
 
         Args:
-            call: Compiled function of the operands.
+            executable: Of a module with `writes_in_place`: its last argument is donated to the result.
+        """
+
+        def call(*operands: Array) -> Array:
+            result = executable(*operands, self._fence.take())
+            self._fence.keep(result)
+            return result
+
+        return call
+
+    def verify(self, call: Callable[..., Array], result_type: ShapeDtypeStruct) -> Verdict:
+        """Runs `call` on both sets of operands and compares with the references; first into poison, between posts.
+
+        Args:
+            call: Compiled function of the operands; of a candidate, what `in_place` returned.
             result_type: Shape and dtype that it returns.
 
         Raises:
@@ -152,18 +166,19 @@ class Bench:
         if (result_type.shape, result_type.dtype) != (expected.shape, expected.dtype):
             raise CandidateError("wrong", f"the result is {_name(result_type)} instead of {_name(expected)}")
         with charged_to("launch"):
-            freed = self._free_poisoned_buffers()
+            place = self._fence.poison()
             result = jax.block_until_ready(call(*self.operands))
             address = result.unsafe_buffer_pointer()
             error = self._error(result)
-            del result  # the next run may have its place
+            del result  # the next run overwrites it
+            is_enclosed = self._fence.encloses(address)
             self._check_fence()
         if self.has_exact:
             self.verify_bits(call)
         return Verdict(
             error=error,
-            poisoned=address in freed,
-            guarded=self._fence.encloses(address),
+            poisoned=address == place,
+            guarded=address == place and is_enclosed,
             exact=True if self.has_exact else None,
         )
 
@@ -199,14 +214,6 @@ class Bench:
         if broken:
             raise CandidateError("stray", f"{broken} bytes beside the result were written")
 
-    def _free_poisoned_buffers(self) -> set[int]:
-        """Fills buffers as large as the result with poison, frees them, and returns their addresses."""
-        buffers = [jax.block_until_ready(self._programs["poison"]()) for _ in range(POISON_BUFFERS)]
-        addresses = {buffer.unsafe_buffer_pointer() for buffer in buffers}
-        for buffer in buffers:
-            buffer.delete()
-        return addresses
-
     def _reference_value(self) -> Array:
         return self._kept(self._normal, "reference")
 
@@ -227,8 +234,12 @@ def own_seed(problem: Any, seed: int) -> int:
     return zlib.crc32(f"{seed} {problem!r}".encode())
 
 
-def _compiled(function: Callable[..., Any], *types: ShapeDtypeStruct) -> Callable[..., Any]:
-    return jax.jit(function).lower(*types).compile(compiler_options=UNTUNED)
+def _compiled(
+    function: Callable[..., Any], *types: ShapeDtypeStruct, donate: tuple[int, ...] = ()
+) -> Callable[..., Any]:
+    # What is donated and never read must stay an argument, for its memory is what it is there for.
+    lowered = jax.jit(function, donate_argnums=donate, keep_unused=bool(donate)).lower(*types)
+    return lowered.compile(compiler_options=UNTUNED)
 
 
 def _poison(dtype: jnp.dtype) -> float | int:

@@ -18,8 +18,8 @@ GPU = {
     "JAX_PLATFORMS": "cuda,cpu",  # naming cuda makes its absence an error instead of a quiet fall to the CPU
 }
 BLIND = {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
-# The first dumps a stack over the line in which a library says why it aborted. The others choose an allocator: a
-# poisoned output relies on the default one, which hands a freed buffer out again.
+# The first dumps a stack over the line in which a library says why it aborted. The others choose an allocator: the
+# default one lays buffers side by side, among which a result's room is found between two posts.
 DROPPED = (
     "PYTHONFAULTHANDLER",
     "XLA_PYTHON_CLIENT_ALLOCATOR",

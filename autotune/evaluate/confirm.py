@@ -24,7 +24,7 @@ def run_confirmation(worker: Any, job: ConfirmJob) -> Confirmed:
     bench = worker.bench(target, candidate.problem)
     module = lower_candidate(target, candidate, worker.setup.platform)
     worker.step("compile")
-    executable, _ = compile_module(module)
+    call = bench.in_place(compile_module(module)[0])
     worker.prepare(bench)
     largest, runs = 0.0, 0
     for index in range(job.inputs):
@@ -33,7 +33,7 @@ def run_confirmation(worker: Any, job: ConfirmJob) -> Confirmed:
             bench.load(FIRST_SEED * (worker.setup.seed + 1) + index)
             for repeat in range(job.repeats):
                 try:
-                    error = _checked(bench, executable, module.result_type, repeat)
+                    error = _checked(bench, call, module.result_type, repeat)
                 except CandidateError as fault:
                     raise _located(fault, index, repeat) from None
                 largest, runs = max(largest, error), runs + 1
@@ -41,14 +41,14 @@ def run_confirmation(worker: Any, job: ConfirmJob) -> Confirmed:
     return Confirmed(runs=runs, error=largest, exact_runs=exact)
 
 
-def _checked(bench: Any, executable: Any, result_type: Any, repeat: int) -> float:
+def _checked(bench: Any, call: Any, result_type: Any, repeat: int) -> float:
     """Returns the relative error of one run; the first on each input also looks for poison and stray writes."""
     if repeat == 0:
-        return bench.verify(executable, result_type).error
+        return bench.verify(call, result_type).error
     if _is_exact(bench, repeat):
-        bench.verify_bits(executable)
+        bench.verify_bits(call)
         return 0.0
-    return bench.verify_error(executable)
+    return bench.verify_error(call)
 
 
 def _is_exact(bench: Any, repeat: int) -> bool:

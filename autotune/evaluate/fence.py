@@ -1,8 +1,9 @@
-"""Live buffers of a known pattern on both sides of a buffer that comes and goes, to catch stray writes and reads."""
+"""The memory that a candidate's result is written to: chosen beforehand, filled with poison, between two posts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -13,88 +14,106 @@ from jax import Array
 POST_BYTES = 2**20
 PATTERN = 0xFF  # read as a float of any width it is NaN, so that a stray read shows in the result
 TRIES = 64
-PLUG_BYTES = 2**30  # all plugs of one kind together: a result of gigabytes gets one try
+TRIED_BYTES = 2**30  # all tries together: a result of gigabytes gets one
 ALIGNMENT = 256  # jax's allocator rounds sizes up to it (XLA's BFC allocator, kMinAllocationSize)
 
 
 class Fence:
-    """Lays `posts` around holes as large as a result, and finds out whether a post was written to.
+    """Keeps one buffer of the result's type, the room, which is donated to each call of a candidate.
 
-    XLA's allocator gives each buffer the smallest free piece that fits it, from its front. So one block is taken
-    for all and given back; smaller pieces elsewhere are plugged until posts and holes fall into the block in turn;
-    then the holes are freed, and the next buffers of this size go there. Whether they did is known by address, so
-    `encloses` never guesses; a post is checked wherever it lies.
+    A candidate is compiled with one more argument of the result's type that is never read and whose memory becomes
+    the result's (see `steps.lower_candidate`). So its address is known before and after, and nothing is guessed of
+    where an allocator puts things. The room is one that was found, by address, right between two posts of a known
+    pattern: of some that were allocated in turn, which lie side by side as soon as all smaller gaps are filled.
 
     Args:
-        hole_bytes: Size of the result.
-        holes: How many; a temporary of the candidate may take one.
-        compile_program: From a function and its argument types to a program, as in `bench`.
+        result: Shape and dtype of the result.
+        poison: Value of an element that was never written.
+        compile_program: From a function, its argument types and `donate` (places of arguments) to a program.
     """
 
-    def __init__(self, hole_bytes: int, holes: int, compile_program: Callable[..., Callable[..., Any]]):
-        self._hole_bytes = hole_bytes
-        self._holes = holes
+    def __init__(
+        self,
+        result: jax.ShapeDtypeStruct,
+        poison: float | int,
+        compile_program: Callable[..., Callable[..., Any]],
+    ):
+        self._room_bytes = math.prod(result.shape) * result.dtype.itemsize
         post = jax.ShapeDtypeStruct((POST_BYTES,), jnp.uint8)
-        self._post = compile_program(lambda: jnp.full(post.shape, PATTERN, post.dtype))
-        # In words, since some results have more bytes than an int32 can count.
-        self._hole = compile_program(lambda: jnp.zeros((-(-hole_bytes // 4),), jnp.uint32))
-        # A free piece is split only where twice the size asked for fits into it (XLA's BFC allocator, SplitChunk).
-        block_words = (POST_BYTES + self._hole_room) * (holes + 2) // 4
-        self._block = compile_program(lambda: jnp.zeros((block_words,), jnp.uint32))
-        self._count = compile_program(_count_changed, *[post] * (holes + 1))
-        self._posts: list[Array] = []
-        self._places: set[int] = set()
-
-    @property
-    def _hole_room(self) -> int:
-        return -(-self._hole_bytes // ALIGNMENT) * ALIGNMENT
+        self._make_post = compile_program(lambda: jnp.full(post.shape, PATTERN, post.dtype))
+        self._make_room = compile_program(lambda: jnp.full(result.shape, poison, result.dtype))
+        # The same with an argument whose memory it takes.
+        self._fill = compile_program(
+            lambda room: jnp.full(result.shape, poison, result.dtype), result, donate=(0,)
+        )
+        self._count = compile_program(_count_changed, post, post)
+        self._posts: tuple[Array, Array] | None = None
+        self._room: Array | None = None
+        self._enclosed_place: int | None = None
 
     def lay(self) -> None:
-        """Allocates the posts, once; runs on the GPU."""
-        if self._posts:
-            return
-        block = jax.block_until_ready(self._block())
-        place = block.unsafe_buffer_pointer()
-        block.delete()
-        plugs: list[Array] = []
-        posts = [_placed(self._post, POST_BYTES, place, plugs)]
-        holes = []
-        for _ in range(self._holes):
-            place += POST_BYTES
-            holes.append(_placed(self._hole, self._hole_room, place, plugs))
-            place += self._hole_room
-            posts.append(_placed(self._post, POST_BYTES, place, plugs))
-        starts = [post.unsafe_buffer_pointer() for post in posts]
-        for index, hole in enumerate(holes):
-            start = hole.unsafe_buffer_pointer()
-            if starts[index] + POST_BYTES == start and start + self._hole_room == starts[index + 1]:
-                self._places.add(start)
-        for buffer in (*holes, *plugs):
-            buffer.delete()
-        self._posts = posts
+        """Finds a room and its posts where there is no room; runs on the GPU."""
+        if self._room is None:
+            self._find()
+
+    def _find(self) -> None:
+        """Keeps the first room of some tries that lies between two posts, else the last; gives the others back."""
+        self._posts = self._room = self._enclosed_place = None
+        posts, rooms = [_made(self._make_post)], []
+        room_bytes = -(-self._room_bytes // ALIGNMENT) * ALIGNMENT
+        for _ in range(max(1, min(TRIES, TRIED_BYTES // (room_bytes + POST_BYTES)))):
+            rooms.append(_made(self._make_room))
+            posts.append(_made(self._make_post))
+            found = enclosed(rooms, posts, room_bytes)
+            if found is not None:
+                self._room, self._posts = found
+                self._enclosed_place = self._room.unsafe_buffer_pointer()
+                return
+        self._room = rooms[-1]
+
+    def poison(self) -> int:
+        """Fills the room with poison and returns its address."""
+        self.lay()
+        self._room = jax.block_until_ready(self._fill(self._room))
+        return self._room.unsafe_buffer_pointer()
+
+    def take(self) -> Array:
+        """Returns the room, to be donated; what becomes of it comes back by `keep`."""
+        self.lay()  # where the call before took it and failed
+        room, self._room = self._room, None
+        return room
+
+    def keep(self, result: Array) -> None:
+        """Takes a result as the room of the next call, which will overwrite it."""
+        self._room = result
 
     def encloses(self, address: int) -> bool:
-        """Returns whether a buffer of the result's size at `address` has a post right before and right after it."""
-        return address in self._places
+        """Returns whether a result at `address` has a post right before and right after it."""
+        return address == self._enclosed_place
 
     def broken(self) -> int:
         """Returns how many bytes of the posts have changed, and mends them."""
-        changed = int(self._count(*self._posts))
+        changed = 0 if self._posts is None else int(self._count(*self._posts))
         if changed:
-            # Posts in other places would enclose nothing: laid anew, all of them.
-            self._posts, self._places = [], set()
-            self.lay()
+            self._find()
         return changed
 
 
-def _placed(make: Callable[[], Array], size: int, place: int, plugs: list[Array]) -> Array:
-    """Returns a buffer at `place`, or after some tries one elsewhere; what came before it plugs other pieces."""
-    for _ in range(max(1, min(TRIES, PLUG_BYTES // size))):
-        buffer = jax.block_until_ready(make())
-        if buffer.unsafe_buffer_pointer() == place:
-            return buffer
-        plugs.append(buffer)
-    return plugs.pop()
+def enclosed(
+    rooms: Sequence[Array], posts: Sequence[Array], room_bytes: int
+) -> tuple[Array, tuple[Array, Array]] | None:
+    """Returns the first room that begins where a post ends and ends where one begins, with both; None without one."""
+    starts = {post.unsafe_buffer_pointer(): post for post in posts}
+    for room in rooms:
+        place = room.unsafe_buffer_pointer()
+        before, after = starts.get(place - POST_BYTES), starts.get(place + room_bytes)
+        if before is not None and after is not None:
+            return room, (before, after)
+    return None
+
+
+def _made(make: Callable[[], Array]) -> Array:
+    return jax.block_until_ready(make())
 
 
 def _count_changed(*posts: Array) -> Array:

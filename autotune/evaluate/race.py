@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from autotune.evaluate.chain import chained, rotated, touching
@@ -60,11 +60,13 @@ def run_race(worker: Any, assign: Assign) -> Done | LaneLost:
         CandidateError: Measuring itself failed, with no lane to blame.
     """
     job = assign.job
+    if not isinstance(job, RaceJob):  # another package's, which runs its races through here
+        return job.run(worker, assign)
     target = worker.target(job.target)
     protocol = job.protocol or worker.setup.protocol
     runners = _runners(target, job, assign.lost)
     if all(runner.failed for runner in runners):
-        return Done(result=_race(runners, {}, protocol, job.session))
+        return Done(result=_race(runners, [{}], protocol, job.session))
     worker.step("lower")
     bench = worker.bench(target, job.problem, protocol)
     worker.prepare(bench)
@@ -79,7 +81,7 @@ def run_race(worker: Any, assign: Assign) -> Done | LaneLost:
             if lost:
                 return LaneLost(lane=runner.index, failed=runner.failed)
         worker.guard.begin()
-        samples = _measure(worker, target, bench, _running(runners), job, protocol)
+        passes = _measure(worker, target, bench, _running(runners), job, protocol)
         if job.ceilings:
             worker.step("run")
             with charged_to("launch"):
@@ -88,7 +90,7 @@ def run_race(worker: Any, assign: Assign) -> Done | LaneLost:
                     sustained=protocol.regime == "sustained",
                 )
         conditions = worker.conditions()
-    race = _race(runners, samples, protocol, job.session)
+    race = _race(runners, passes, protocol, job.session)
     return Done(result=dataclasses.replace(race, ceilings=ceilings, conditions=conditions), leaving=True)
 
 
@@ -156,7 +158,8 @@ def _build(worker: Any, target: Any, bench: Any, runner: _Runner, protocol: Meas
 
 def _compile(worker: Any, bench: Any, runner: _Runner, protocol: MeasureProtocol) -> None:
     worker.step("compile", runner.index)
-    runner.executable, compile_s = compile_module(runner.module, runner.options)
+    executable, compile_s = compile_module(runner.module, runner.options)
+    runner.executable = bench.in_place(executable) if runner.module.writes_in_place else executable
     lowered = dataclasses.replace(runner.module.lowered, compile_s=compile_s)
     runner.module = dataclasses.replace(runner.module, lowered=lowered)
     if protocol.timer == "chain":
@@ -176,14 +179,16 @@ def _verify(worker: Any, bench: Any, runner: _Runner, protocol: MeasureProtocol)
 
 def _measure(
     worker: Any, target: Any, bench: Any, runners: list[_Runner], job: RaceJob, protocol: MeasureProtocol
-) -> dict[int, Sampled]:
-    """Returns the samples of each lane."""
+) -> list[dict[int, Sampled]]:
+    """Returns the samples of each lane, pass by pass."""
     if not runners:
-        return {}
+        return [{}]
     with charged_to("launch"):
         # All lanes rotate over the same copies, and touch the same activations.
         copies = rotated(target, bench, protocol) if protocol.timer == "chain" else None
-        touch = touching(target, bench) if protocol.l2 == "activations_warm" else None
+        # Between the calls of a chain nothing is touched: its one copy of the activations stays warm by itself.
+        is_touched = protocol.l2 == "activations_warm" and copies is None
+        touch = touching(target, bench) if is_touched else None
         lanes = [
             dataclasses.replace(
                 worker.lane(_name(runner), runner.executable, bench, runner.lowered.digest),
@@ -194,8 +199,12 @@ def _measure(
             )
             for runner in runners
         ]
-        samples = worker.timer.race(lanes, protocol, job.rounds, lambda: worker.step("run"), job.seconds)
-    return {runner.index: sampled for runner, sampled in zip(runners, samples, strict=True)}
+        passes = [
+            worker.timer.race(lanes, protocol, job.rounds, lambda: worker.step("run"), job.seconds)
+            for _ in range(job.passes)
+        ]
+    indices = [runner.index for runner in runners]
+    return [dict(zip(indices, sampled, strict=True)) for sampled in passes]
 
 
 def _name(runner: _Runner) -> str:
@@ -205,15 +214,16 @@ def _name(runner: _Runner) -> str:
 
 
 def _race(
-    runners: list[_Runner], samples: dict[int, Sampled], protocol: MeasureProtocol, session: int
+    runners: list[_Runner], passes: Sequence[Mapping[int, Sampled]], protocol: MeasureProtocol, session: int
 ) -> Race:
     entries = [
         RaceEntry(
             finalist=None if runner.is_rival else runner.index,
             result=runner.failed or _measured(runner, samples[runner.index], protocol),
             formulation=runner.formulation,
-            session=session,
+            session=session + number,
         )
+        for number, samples in enumerate(passes)
         for runner in runners
     ]
     return Race(entries=tuple(entries))

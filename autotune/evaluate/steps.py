@@ -16,10 +16,15 @@ from autotune.seam import Candidate, Lowered
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
-    """A lowered candidate, ready to be compiled; `lowered` is what is reported of it."""
+    """A lowered candidate or rival, ready to be compiled; `lowered` is what is reported of it.
+
+    Attributes:
+        writes_in_place: Its last argument is never read, has the result's type, and is donated to it.
+    """
 
     stage: Any  # jax.stages.Lowered
     lowered: Lowered
+    writes_in_place: bool = False
 
     @property
     def result_type(self) -> jax.ShapeDtypeStruct:
@@ -27,24 +32,50 @@ class Module:
 
 
 def lower_candidate(target: Any, candidate: Candidate, platform: str) -> Module:
-    """Builds and lowers a candidate for `platform`; needs no GPU.
+    """Builds and lowers a candidate for `platform`, so that it writes where it is told to; needs no GPU.
 
     Raises:
         CandidateError: "lower": building, tracing or lowering raised.
     """
     with charged_to("lower"):
-        function = target.build(candidate.problem, candidate.config, candidate.device)
-        return lower_function(function, target.operand_types(candidate.problem), platform)
+        problem = candidate.problem
+        function = target.build(problem, candidate.config, candidate.device)
+        types = target.operand_types(problem)
+        result = jax.eval_shape(target.rival(problem), *types)
+        return _lowered(_with_room(function), (*types, result), platform, writes_in_place=True)
 
 
 def lower_function(
     function: Callable[..., Any], types: tuple[jax.ShapeDtypeStruct, ...], platform: str
 ) -> Module:
-    """Lowers a function of operands of these types for `platform`."""
+    """Lowers a function of operands of these types for `platform`, as a user would."""
+    return _lowered(function, types, platform, writes_in_place=False)
+
+
+def _lowered(
+    function: Callable[..., Any],
+    types: tuple[jax.ShapeDtypeStruct, ...],
+    platform: str,
+    *,
+    writes_in_place: bool,
+) -> Module:
     start = time.perf_counter()
-    stage = jax.jit(function).trace(*types).lower(lowering_platforms=(platform,))
+    donated = (len(types) - 1,) if writes_in_place else ()
+    jitted = jax.jit(function, donate_argnums=donated, keep_unused=writes_in_place)
+    stage = jitted.trace(*types).lower(lowering_platforms=(platform,))
     digest = module_digest(stage)
-    return Module(stage=stage, lowered=Lowered(digest=digest, lower_s=time.perf_counter() - start))
+    lowered = Lowered(digest=digest, lower_s=time.perf_counter() - start)
+    return Module(stage=stage, lowered=lowered, writes_in_place=writes_in_place)
+
+
+def _with_room(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the function with one more argument, which it ignores, under the same name."""
+
+    def with_room(*arguments: Any) -> Any:
+        return function(*arguments[:-1])
+
+    with_room.__name__ = getattr(function, "__name__", with_room.__name__)
+    return with_room
 
 
 def compile_module(

@@ -118,13 +118,14 @@ class Worker:
             return None
         self.step("compile")
         executable, compile_s = compile_module(module)
+        call = bench.in_place(executable)
         lowered.append(dataclasses.replace(module.lowered, compile_s=compile_s))
         self.prepare(bench)
         with self.gpu_lock():
             self.step("run")
             bench.load()
-            verdict = bench.verify(executable, module.result_type)
-            lane = self.lane(str(candidate.config), executable, bench, module.lowered.digest)
+            verdict = bench.verify(call, module.result_type)
+            lane = self.lane(str(candidate.config), call, bench, module.lowered.digest)
             self.guard.begin()
             with charged_to("launch"):
                 if protocol.l2 == "activations_warm":
@@ -212,7 +213,7 @@ class Worker:
             yield
 
     def lane(self, name: str, executable: Any, bench: Any, digest: str) -> Any:
-        """Returns `executable` on the bench's operands as something to time."""
+        """Returns a compiled function on the bench's operands as something to time."""
         import jax
 
         from autotune.evaluate.timing import Lane

@@ -13,10 +13,11 @@ from typing import Any
 from autotune.errors import AutotuneError
 from autotune.ledger.wholelines import DiskFullError
 from autotune.nightly import report
+from autotune.nightly.budget import Clocks
 from autotune.nightly.config import NightConfig, load_night_config
 from autotune.nightly.files import folder_within, night_lock
 from autotune.nightly.meter import NightMeter, UnfitError
-from autotune.nightly.night import Clocks, run_night
+from autotune.nightly.night import run_night
 from autotune.nightly.telling import unfit_summary, write_reports
 
 LEAST_FREE_BYTES = 64 * 2**20

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import json
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,21 +23,26 @@ from autotune.evaluate.gpulock import lock_path
 from autotune.health import GpuHealthError, gpu_health, unfit_reason
 from autotune.nightly.config import NightConfig
 from autotune.nightly.meter import Check, UnfitError
+from autotune.nightly.profile import Profile
+from autotune.nightly.raced import PLAIN, detail_of, formulation_of, is_complete, rival_of, seen_of
 from autotune.nightly.values import Machine, Seen
+from autotune.nightly.verifyjob import RacedBefore, Verified, VerifyJob
 from autotune.progress import make_progress
 from autotune.result import ProblemResult
 from autotune.runconfig import WeightedProblem
-from autotune.seam import Candidate, Evaluator, Failed, Measured, MeasureProtocol, Race, RaceJob
+from autotune.seam import Candidate, Evaluator, Measured, MeasureProtocol, RaceJob
 from autotune.search import make_searcher
 from autotune.target import load_target
 
 SENTINEL_LIMIT_S = 180.0
-RACE_SECONDS = 1.0  # of measuring one winner; a confirmation, and a sentinel, may take ten times as long
+# Of measuring one winner; one in doubt, and a sentinel, may take LONGER times as long. Samples by CUPTI and of chains
+# take a fraction of it. Of blocks at settled clocks, 0.2 s a pair, it admits six, and in doubt thirty: with four and
+# fourteen one regression in ten is found too late, and fifty find no more (nightly_simulation.py --blocks).
+RACE_SECONDS = 1.0
+LONGER = 6
 DOT_FIELDS = {"m": 4096, "n": 4096, "k": 4096}
-LONGER = 10
 DOT_ROUNDS = 40
 SETTLE_ATTEMPTS, SETTLE_S = 10, 1.0
-PLAIN = "plain"
 
 
 class SentinelError(AutotuneError):
@@ -71,9 +76,13 @@ class GpuMeter:
             jax=self.toolchain.jax,
             jaxlib=self.toolchain.jaxlib,
         )
-        self.gpu_s = 0.0
+        self.profile = Profile()
         self._evaluator: Evaluator | None = None
         self._job_ids = itertools.count()
+
+    @property
+    def gpu_s(self) -> float:
+        return self.profile.wall_s.total()
 
     def unfit(self) -> str | None:
         """See `NightMeter`; what nobody is named for may be a left-over that goes away, and gets seconds to."""
@@ -90,10 +99,10 @@ class GpuMeter:
         return None if why is None else f"GPU {self._gpu.index} ({self._gpu.uuid}): {why}"
 
     def sentinels(self) -> dict[str, float]:
-        with self._on_gpu():
+        with self.profile.timed("sentinels"):
             found = self._driver_sentinels()
             problem = self._target.problem_from_fields(DOT_FIELDS)
-            job = RaceJob(
+            race = RaceJob(
                 job_id=next(self._job_ids),
                 problem=problem,
                 target=self._target.name,
@@ -103,31 +112,42 @@ class GpuMeter:
                 formulations=(PLAIN,),
                 seconds=RACE_SECONDS * LONGER,
             )
-            evaluator = self._running()
-            evaluator.submit(job)
-            result = _first(evaluator)
-        rival = _rival(result, PLAIN) if isinstance(result, Race) else result
+            began_s = time.monotonic()
+            result = self._verified(VerifyJob(race=race))
+            passed_s = time.monotonic() - began_s
+        rival = rival_of(result.race, PLAIN) if isinstance(result, Verified) else result
         if not isinstance(rival, Measured):
-            raise SentinelError(f"XLA's dot of {problem.describe()} could not be measured: {_detail(rival)}")
+            raise SentinelError(
+                f"XLA's dot of {problem.describe()} could not be measured: {detail_of(rival)}"
+            )
+        start_s = max(0.0, passed_s - sum(result.seconds.values()))
+        self.profile.wall_s.update(start=start_s, sentinels=-start_s)
         return {**found, "xla_dot": rival.timing.median_us}
 
     def verify(self, checks: Sequence[Check], rounds: int) -> Iterator[tuple[str, Seen]]:
         """See `NightMeter`; while one worker measures, the others lower and compile."""
-        waiting = list(checks)
-        in_flight: dict[int, Check] = {}
-        with self._on_gpu():
+        waiting: deque[tuple[Check, RaceJob | VerifyJob]] = deque(
+            (check, VerifyJob(race=self._race(check, rounds, (formulation_of(check.entry),))))
+            for check in checks
+        )
+        in_flight: dict[int, tuple[Check, RaceJob | VerifyJob]] = {}
+        with self.profile.timed("verify"):
             evaluator = self._running()
             try:
                 while waiting or in_flight:
                     while waiting and len(in_flight) < evaluator.capacity:
-                        check = waiting.pop(0)
-                        job = self._race(check, rounds)
-                        in_flight[job.job_id] = check
+                        check, job = waiting.popleft()
+                        in_flight[job.job_id] = check, job
                         evaluator.submit(job)
                     for outcome in evaluator.poll(0.25):
-                        check = in_flight.pop(outcome.job_id, None)
-                        if check is not None:
-                            yield check.key, _seen(outcome.result, check)
+                        if outcome.job_id not in in_flight:
+                            continue
+                        check, job = in_flight.pop(outcome.job_id)
+                        again = self._again(check, job, outcome.result, rounds)
+                        if again is not None:
+                            waiting.append((check, again))
+                            continue
+                        yield check.key, self._counted(outcome.result, check)
             finally:
                 if in_flight:  # the night is over, or was interrupted: what runs is not wanted any more
                     self._stop()
@@ -158,7 +178,7 @@ class GpuMeter:
             toolchain=dataclasses.asdict(self.toolchain),
             make_searcher=searcher,
         )
-        with self._on_gpu():
+        with self.profile.timed("retune"):
             return drive(config, self.device, stages, fresh=fresh).problems[0]
 
     def close(self) -> None:
@@ -178,7 +198,38 @@ class GpuMeter:
             raise SentinelError(f"the fixed kernel and the copy could not be measured: {last}")
         return {name: float(time_us) for name, time_us in json.loads(done.stdout).items()}
 
-    def _race(self, check: Check, rounds: int) -> RaceJob:
+    def _again(
+        self, check: Check, job: RaceJob | VerifyJob, result: Any, rounds: int
+    ) -> RaceJob | VerifyJob | None:
+        """Returns what to run where `result` says nothing yet of the winner; None where it does.
+
+        What failed in a process that served others, other than by a fault of its own, is raced in a process of its
+        own, beside XLA's plain formulation as well.
+        """
+        if isinstance(result, RacedBefore):
+            return VerifyJob(race=dataclasses.replace(job.race, job_id=next(self._job_ids)))
+        if isinstance(job, RaceJob) or (isinstance(result, Verified) and is_complete(result.race)):
+            return None
+        return self._race(check, rounds, tuple(dict.fromkeys((PLAIN, formulation_of(check.entry)))))
+
+    def _counted(self, result: Any, check: Check) -> Seen:
+        if not isinstance(result, Verified):
+            self.profile.races["own"] += 1
+            return seen_of(result, check)
+        self.profile.races["shared"] += 1
+        self.profile.add(result.seconds)
+        return seen_of(result.race, check)
+
+    def _verified(self, job: VerifyJob) -> Any:
+        """Returns the end of a job that runs alone."""
+        evaluator = self._running()
+        while True:
+            evaluator.submit(job)
+            result = _first(evaluator)
+            if not isinstance(result, RacedBefore):
+                return result
+
+    def _race(self, check: Check, rounds: int, formulations: tuple[str, ...]) -> RaceJob:
         entry = check.entry
         candidate = Candidate(
             target=entry.target, problem=entry.problem, config=entry.config, device=self.device
@@ -191,7 +242,7 @@ class GpuMeter:
             candidates=() if entry.config is None else (candidate,),
             rounds=rounds,
             protocol=protocol_of(entry.protocol, rounds),
-            formulations=tuple(dict.fromkeys((PLAIN, _formulation(entry)))),
+            formulations=formulations,
             seconds=RACE_SECONDS * (LONGER if is_long else 1),
         )
 
@@ -216,14 +267,6 @@ class GpuMeter:
             self._evaluator.close()
             self._evaluator = None
 
-    @contextlib.contextmanager
-    def _on_gpu(self) -> Iterator[None]:
-        began_s = time.monotonic()
-        try:
-            yield
-        finally:
-            self.gpu_s += time.monotonic() - began_s
-
 
 def protocol_of(stored: Mapping[str, Any], rounds: int) -> MeasureProtocol:
     """Returns the protocol that an entry was measured by, with tonight's rounds; fields it lacks are defaults."""
@@ -240,32 +283,3 @@ def _first(evaluator: Evaluator) -> Any:
     while True:
         for outcome in evaluator.poll(0.25):
             return outcome.result
-
-
-def _formulation(entry: Any) -> str:
-    return getattr(entry, "formulation", None) or PLAIN
-
-
-def _rival(race: Race, formulation: str) -> Any:
-    """Returns the result of one of XLA's formulations; the plain one where that did not run."""
-    lanes = {lane.formulation or PLAIN: lane.result for lane in race.entries if lane.finalist is None}
-    found = lanes.get(formulation)
-    return found if isinstance(found, Measured) else lanes.get(PLAIN)
-
-
-def _seen(result: Any, check: Check) -> Seen:
-    if not isinstance(result, Race):
-        return Seen(failure=(getattr(result, "reason", "error"), _detail(result)))
-    rival = _rival(result, _formulation(check.entry))
-    xla_us = tuple(rival.timing.samples_us) if isinstance(rival, Measured) else ()
-    kernel = next((lane.result for lane in result.entries if lane.finalist == 0), None)
-    if kernel is None:
-        return Seen(xla_us=xla_us)
-    digest = kernel.lowered.digest if kernel.lowered else None
-    if isinstance(kernel, Failed):
-        return Seen(xla_us=xla_us, digest=digest, failure=(kernel.reason, _detail(kernel)))
-    return Seen(kernel_us=tuple(kernel.timing.samples_us), xla_us=xla_us, digest=digest)
-
-
-def _detail(result: Any) -> str:
-    return getattr(result, "detail", None) or "no result"

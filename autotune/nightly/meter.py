@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from autotune.bestfile import BestEntry
 from autotune.errors import AutotuneError
 from autotune.machine import Toolchain
+from autotune.nightly.profile import Profile
 from autotune.nightly.values import Machine, Seen
 from autotune.result import ProblemResult
 
@@ -32,12 +33,14 @@ class NightMeter(Protocol):
 
     Attributes:
         device: The target's device, with the card's own limits.
+        profile: Where these seconds went.
     """
 
     machine: Machine
     toolchain: Toolchain
     device: Any
     gpu_s: float
+    profile: Profile
 
     def unfit(self) -> str | None:
         """Returns why the card is not to be measured on, or None."""

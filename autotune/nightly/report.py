@@ -44,6 +44,7 @@ class Summary:
         moved: Versions that changed since the night before.
         left: Problems that the budget did not reach, to verify or to tune.
         unfit: Why nothing was measured; None where it was.
+        profile: Where the seconds went, see `autotune.nightly.profile`.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Summary:
     gpu_s: float = 0.0
     wall_s: float = 0.0
     resumed: bool = False
+    profile: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:
@@ -93,6 +95,7 @@ def to_json(summary: Summary) -> str:
         "gpu_s": round(summary.gpu_s, 1),
         "wall_s": round(summary.wall_s, 1),
         "resumed": summary.resumed,
+        "profile": dict(summary.profile),
     }
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 

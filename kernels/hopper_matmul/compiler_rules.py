@@ -60,10 +60,13 @@ def _odd_rows(f: Facts) -> Any:
 
 
 def _view_parts(f: Facts) -> tuple[tuple[Any, Any, Any], ...]:
-    """Returns of lhs, rhs and result whether it is viewed, columns read or staged at a time, and the swizzle's."""
+    """Returns of lhs, rhs and result whether it is viewed, columns read or staged at a time, and the swizzle's.
+
+    Columns along k are read panel after panel, and never cross one.
+    """
     return (
-        (f.lhs_view, f.lhs_columns, f.swizzle_columns),
-        (f.rhs_view, f.rhs_columns, f.swizzle_columns),
+        (f.lhs_view * (f.p.layout[0] == "t"), f.lhs_columns, f.swizzle_columns),
+        (f.rhs_view * (f.p.layout[1] == "n"), f.rhs_columns, f.swizzle_columns),
         (f.out_view, f.epi_columns, f.out_swizzle_columns),
     )
 
@@ -258,6 +261,7 @@ _LOWER_RULES = (
                 | (f.store_columns[1] % f.out_swizzle_columns != 0)
             )
             & (f.pieces > 0)
+            & (f.out_view == 0)
         ),
         lambda f: f.store_columns,
         lambda f: f"multiples of {f.out_swizzle_columns}, the columns of the epilogue tile's swizzle",

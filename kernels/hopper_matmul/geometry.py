@@ -87,6 +87,7 @@ class Matrix:
         stored: Its size as the caller has it.
         tile: What a CTA loads, or a warpgroup stages, at a time.
         part: What a warpgroup reads of a tile.
+        k_is_columns: Whether its columns run along k: then a warpgroup reads panel after panel, else its own.
         swizzle_bytes: Of the tile in SMEM.
         edges: See `Config.edges`.
     """
@@ -94,6 +95,7 @@ class Matrix:
     stored: Pair
     tile: Pair
     part: Pair
+    k_is_columns: bool
     swizzle_bytes: int
     itemsize_bytes: int
     edges: Edges
@@ -126,7 +128,7 @@ class Matrix:
 
     def check_view(self) -> None:
         """Raises ValueError where a warpgroup would read across panels, which WGMMA and TMA cannot."""
-        if self.is_viewed and self.part[1] != self.swizzle_columns:
+        if self.is_viewed and not self.k_is_columns and self.part[1] != self.swizzle_columns:
             raise ValueError(
                 f"a view has {self.swizzle_columns} columns, those of the swizzle, but a warpgroup reads {self.part[1]}"
             )
@@ -205,26 +207,32 @@ class Geometry:
         """The lhs in memory."""
         p, c = self.problem, self.config
         shape, tile, part = (p.m, p.k), (c.tile_m, c.tile_k), (self.wg_m, c.tile_k)
-        return self._operand(shape, tile, part, is_turned=p.layout[0] == "t")
+        return self._operand(shape, tile, part, is_turned=p.layout[0] == "t", k_is_columns=p.layout[0] == "n")
 
     @property
     def rhs(self) -> Matrix:
         """The rhs in memory."""
         p, c = self.problem, self.config
         shape, tile, part = (p.k, p.n), (c.tile_k, c.tile_n), (c.tile_k, self.wg_n)
-        return self._operand(shape, tile, part, is_turned=p.layout[1] == "t")
+        return self._operand(shape, tile, part, is_turned=p.layout[1] == "t", k_is_columns=p.layout[1] == "t")
 
-    def _operand(self, shape: Pair, tile: Pair, part: Pair, *, is_turned: bool) -> Matrix:
+    def _operand(self, shape: Pair, tile: Pair, part: Pair, *, is_turned: bool, k_is_columns: bool) -> Matrix:
         if is_turned:
             shape, tile, part = shape[::-1], tile[::-1], part[::-1]
         return Matrix(
             stored=shape,
             tile=tile,
             part=part,
+            k_is_columns=k_is_columns,
             swizzle_bytes=self.swizzle_bytes,
             itemsize_bytes=ITEMSIZE_BYTES[self.problem.lhs_dtype],
             edges=self.config.edges,
         )
+
+    @property
+    def k_panels(self) -> int:
+        """WGMMAs of a step: one for each panel of k."""
+        return max(matrix.panels if matrix.k_is_columns else 1 for matrix in (self.lhs, self.rhs))
 
     @property
     def sums(self) -> Matrix:
@@ -234,6 +242,7 @@ class Geometry:
             stored=shape[::-1] if self.lies_turned else shape,
             tile=tile,
             part=tile,
+            k_is_columns=False,
             swizzle_bytes=self.epilogue_swizzle_bytes,
             itemsize_bytes=ITEMSIZE_BYTES[self.sums_dtype],
             edges=self.config.edges,

@@ -184,13 +184,13 @@ def _multiply_steps(geometry: Geometry, refs: dict[str, Any], slot: jax.Array) -
     def multiply_step(step: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         slot, previous = carry
         plgpu.barrier_wait(full.at[slot])
-        lhs = _own_part(geometry.lhs, lhs_ring.at[slot], wg)
-        rhs = _own_part(geometry.rhs, rhs_ring.at[slot], wg)
-        # Rows of the accumulator first: lhs and rhs, or with swapped roles rhs and lhs, both turned.
-        is_swapped = config.swap_ab
-        lhs = _facing(is_lhs_turned != is_swapped, lhs)
-        rhs = _facing(is_rhs_turned != is_swapped, rhs)
-        plgpu.wgmma(accumulator, *((rhs, lhs) if is_swapped else (lhs, rhs)))
+        for panel in range(geometry.k_panels):
+            lhs = _own_part(geometry.lhs, lhs_ring.at[slot], wg, panel, geometry.k_panels)
+            rhs = _own_part(geometry.rhs, rhs_ring.at[slot], wg, panel, geometry.k_panels)
+            # Rows of the accumulator first: lhs and rhs, or with swapped roles rhs and lhs, both turned.
+            lhs = _facing(is_lhs_turned != config.swap_ab, lhs)
+            rhs = _facing(is_rhs_turned != config.swap_ab, rhs)
+            plgpu.wgmma(accumulator, *((rhs, lhs) if config.swap_ab else (lhs, rhs)))
         plgpu.wgmma_wait(config.delay_release)
         if config.delay_release:
             pl.when(step > 0)(lambda: plgpu.barrier_arrive(consumed.at[previous]))
@@ -205,14 +205,19 @@ def _multiply_steps(geometry: Geometry, refs: dict[str, Any], slot: jax.Array) -
     return sums
 
 
-def _own_part(matrix: Matrix, tile: Any, wg: jax.Array) -> Any:
-    """Returns what a warpgroup reads of a tile: all of it, some of its rows or some of its columns."""
+def _own_part(matrix: Matrix, tile: Any, wg: jax.Array, panel: int, k_panels: int) -> Any:
+    """Returns what a warpgroup reads of a tile for one panel of k: some or all of its rows and columns."""
     (rows, columns), (own_rows, own_columns) = matrix.tile, matrix.part
+    row_index = pl.ds(wg * own_rows, own_rows) if own_rows < rows else slice(None)
+    column_index = pl.ds(wg * own_columns, own_columns) if own_columns < columns else slice(None)
+    if k_panels > 1 and matrix.k_is_columns:
+        column_index = pl.ds(panel * columns // k_panels, columns // k_panels)
+    elif k_panels > 1:
+        row_index = pl.ds(panel * rows // k_panels, rows // k_panels)
     if matrix.is_viewed:
-        tile = tile.at[wg if own_columns < columns else 0]
-    elif own_columns < columns:
-        return tile.at[:, pl.ds(wg * own_columns, own_columns)]
-    return tile.at[pl.ds(wg * own_rows, own_rows), :] if own_rows < rows else tile
+        tile = tile.at[panel if matrix.k_is_columns else wg if own_columns < columns else 0]
+        column_index = slice(None)
+    return tile if row_index == column_index == slice(None) else tile.at[row_index, column_index]
 
 
 def _store_tile(

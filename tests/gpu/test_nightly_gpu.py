@@ -57,5 +57,6 @@ def test_a_first_night_tunes_what_is_missing_and_a_second_finds_it_unchanged(nig
     verdicts = [problem["verdict"] for problem in summary["problems"]]
     assert set(verdicts) <= {"unchanged", "drift", "suspect", "better"}, summary["problems"]
     assert all(problem["xla_us"] for problem in summary["problems"])
-    assert summary["gpu_s"] > 0
+    assert 0 < summary["profile"]["locked_s"] < summary["gpu_s"]
+    assert summary["profile"]["races"]["shared"] >= 2
     assert statistics.median(summary["sentinels"][name]["us"] for name in summary["sentinels"]) > 0

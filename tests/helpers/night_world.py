@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from autotune.bestfile import entry_key
+from autotune.nightly.budget import Clocks
 from autotune.nightly.command import guarded
 from autotune.nightly.config import NightConfig
 from autotune.nightly.files import folder_within, night_lock
-from autotune.nightly.night import Clocks
+from autotune.nightly.profile import Profile
 from autotune.nightly.values import Machine, Seen
 from autotune.result import Counts, ProblemResult, Winner
 from autotune.runconfig import RunConfig, SearchSettings, WeightedProblem
@@ -124,6 +125,7 @@ class ScriptedMeter:
         )
         self.toolchain = dataclasses.replace(TOOLS, driver=world.driver, jax=world.jax, jaxlib=world.jax)
         self.gpu_s = 0.0
+        self.profile = Profile()
 
     def unfit(self) -> str | None:
         return self.world.unfit

@@ -95,8 +95,8 @@ def test_every_formulation_of_the_rival_is_the_same_product(fields):
 
 
 def test_a_rival_of_something_else_than_one_plain_product_is_refused():
-    with pytest.raises(ValueError, match="batch=4"):
-        TARGET.rivals(TARGET.problem_from_fields({"batch": 4, "m": 64, "n": 64, "k": 64}))
+    with pytest.raises(ValueError, match="groups=4"):
+        TARGET.rivals(TARGET.problem_from_fields({"groups": 4, "m": 64, "n": 64, "k": 64}))
 
 
 def test_xla_knows_the_options_of_its_rivals():

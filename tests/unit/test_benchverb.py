@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 
 import pytest
 
 from autotune import benchverb, torchrival
-from autotune.benchverb import BenchRow, csv_text, filled, geometric_means, markdown, roofline
+from autotune.benchtable import BenchRow, csv_text, geometric_means, markdown
+from autotune.benchverb import filled, roofline
 from autotune.errors import InputError
-from autotune.seam import Failed, MeasureProtocol, Race, RaceEntry
+from autotune.runconfig import RaceSettings
+from autotune.seam import Failed, MeasureProtocol, Outcome, Race, RaceEntry
 from autotune.target import load_target
 from tests.helpers.best_entries import KNOBS
 from tests.helpers.scripted import measured
@@ -63,6 +66,15 @@ def test_the_dispatch_to_xla_is_measured_as_xla_itself():
     found = filled(row(ours="xla"), None, raced(None, plain=100.0, padded=80.0))
     assert (found.ours_us, found.best_us, found.formulation) == (100.0, 80.0, "padded")
     assert found.plain[1] == 1.0 and found.best[1] == pytest.approx(0.8)
+
+
+def test_where_the_lookup_says_xla_the_interval_is_what_the_race_could_tell_apart():
+    race = Race(
+        entries=(RaceEntry(finalist=None, result=measured({}, [10.2, 10.0] * 3), formulation="plain"),)
+    )
+    found = filled(row(ours="xla"), None, race)
+    assert found.best == pytest.approx((1.0, 1.0, 1.02))
+    assert "1.000 - 1.020" in markdown([found])
 
 
 def test_a_kernel_that_failed_is_a_note_and_no_time():
@@ -124,3 +136,38 @@ def test_torch_says_its_time_or_why_there_is_none():
     assert torchrival.parsed(1, "", "Traceback\nRuntimeError: no CUDA\n") == {
         "note": "torch: RuntimeError: no CUDA"
     }
+
+
+class Ceilings:
+    """An evaluator that races at once; what the card can do comes only where it was asked for."""
+
+    kind, capacity = "gpu", 4
+
+    def __init__(self):
+        self.asked, self._waiting = [], []
+
+    def submit(self, job):
+        self._waiting.append(job)
+        self.asked.append((job.problem.m, job.ceilings))
+
+    def poll(self, timeout_s):
+        job = self._waiting.pop()  # the last one first
+        race = raced(200.0, plain=220.0)
+        ceilings = CEILINGS if job.ceilings else None
+        return [Outcome(job_id=job.job_id, result=dataclasses.replace(race, ceilings=ceilings))]
+
+
+def test_what_the_card_can_do_is_measured_once_and_serves_every_row_of_its_kind():
+    device = TARGET.device_named("NVIDIA H200")
+    problems = [TARGET.problem_from_fields({"m": m, "n": 4096, "k": 4096}) for m in (4096, 8192)]
+    settings = RaceSettings(processes=2)
+    asked = [
+        benchverb.asked_row("large", problem, TARGET, device, settings, kernel_only=True)
+        for problem in problems
+    ]
+    evaluator = Ceilings()
+    rows = dict(benchverb.measured_rows(asked, evaluator, settings))
+    assert [ceilings for _, ceilings in evaluator.asked].count(True) == 1
+    # 2 m 4096^2 flops at 800 TFLOP/s over 200 us
+    assert rows[0].roofline == pytest.approx(0.859, abs=1e-3)
+    assert rows[1].roofline == pytest.approx(1.718, abs=1e-3)

@@ -286,5 +286,6 @@ def test_the_incumbent_is_kept_where_tuning_finds_nothing_better(world):
 
 
 def test_the_script_of_a_meter_is_a_night_meter(world):
-    names = ("machine", "toolchain", "device", "gpu_s", "unfit", "sentinels", "verify", "retune", "close")
+    attributes = ("machine", "toolchain", "device", "gpu_s", "profile")
+    names = (*attributes, "unfit", "sentinels", "verify", "retune", "close")
     assert [name for name in names if not hasattr(ScriptedMeter(world), name)] == []

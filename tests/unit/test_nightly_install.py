@@ -110,7 +110,7 @@ def test_the_units_start_a_config_that_exists():
 
 def test_the_example_config_is_a_good_one():
     config = load_night_config(FOLDER / "h200.yaml")
-    assert (config.name, config.minutes, config.variants) == ("h200_suite_aligned-nightly", 60.0, "vetted")
+    assert (config.name, config.minutes, config.variants) == ("h200_suite_16bit-nightly", 60.0, "vetted")
     assert (config.run.evaluator, config.run.search.candidates, config.run.search.seconds) == (
         "gpu",
         80,

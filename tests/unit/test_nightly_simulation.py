@@ -20,14 +20,18 @@ def simulation():
     return module
 
 
+@pytest.mark.parametrize("sampling", ["CALLS", "BLOCKS"])
 @pytest.mark.parametrize("seed", range(3))
-def test_fifty_nights_of_noise_and_drift_page_nobody(simulation, seed):
-    assert simulation.pages_of_noise(seed, nights=50, problems=40) == 0
+def test_fifty_nights_of_noise_and_drift_page_nobody(simulation, seed, sampling):
+    sampling = getattr(simulation, sampling)
+    assert simulation.pages_of_noise(seed, nights=50, problems=40, sampling=sampling) == 0
 
 
-def test_a_regression_of_five_percent_is_found_by_the_second_night(simulation):
-    found = [simulation.is_found(seed, problems=20, quiet_nights=5) for seed in range(50)]
-    assert sum(found) >= 48
+@pytest.mark.parametrize("sampling", ["CALLS", "BLOCKS"])
+def test_a_regression_of_five_percent_is_found_by_the_second_night(simulation, sampling):
+    sampling = getattr(simulation, sampling)
+    found = [simulation.is_found(seed, problems=20, quiet_nights=5, sampling=sampling) for seed in range(100)]
+    assert sum(found) >= 96
 
 
 def test_a_thousand_entries_are_decided_within_two_seconds(simulation):

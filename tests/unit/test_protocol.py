@@ -10,7 +10,7 @@ import pytest
 from autotune.bestfile import read_best
 from autotune.evaluate import read_recorded
 from autotune.ledger.records import pack, unpack
-from autotune.protocol import AUTO, resolved
+from autotune.protocol import AUTO, resolved, stored_protocol
 from autotune.seam import Lowered, Measured, MeasureProtocol, Race, RaceEntry, Timing
 from autotune.target import load_target
 
@@ -94,3 +94,9 @@ def test_a_race_of_sessions_comes_back_from_the_ledger_and_older_records_too():
     packed["entries"][0]["result"]["timing"] = {"samples_us": [10.0], "l2": "clean"}
     old = unpack(packed).entries[0]
     assert (old.session, old.result.timing) == (0, Timing(samples_us=(10.0,), l2="clean"))
+
+
+def test_a_stored_protocol_is_read_back_and_what_it_is_too_old_to_name_is_a_default():
+    stored = {"timer": "chain", "l2": "warm", "rounds": 30, "warmup": 1, "of_another_version": True}
+    assert stored_protocol(stored) == MeasureProtocol(timer="chain", l2="warm", rounds=30, warmup=1)
+    assert stored_protocol({}).regime == "burst"

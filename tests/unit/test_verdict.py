@@ -7,8 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+from autotune.lanes import bootstrap_interval, paired_ratios
 from autotune.seam import Failed, Race, RaceEntry
-from autotune.verdict import bootstrap_interval, finalists, first_batch, judge, merged, paired_ratios
+from autotune.verdict import finalists, first_batch, judge, merged, rival_times
 from tests.helpers.scripted import measured
 
 A, B, C = {"tile": 64}, {"tile": 128}, {"tile": 192}
@@ -133,7 +134,18 @@ def test_the_fastest_compilation_of_a_rival_counts():
         ),
     )
     assert (found.xla_time_us, found.ratio) == (11.0, 1.1)
+    assert (found.plain_time_us, found.plain_ratio) == (11.0, 1.1)
     assert len(found.samples_us) == 15
+
+
+def test_of_rivals_alone_the_fastest_compilation_counts_and_the_noise_of_plain_is_its_interval():
+    # Plain took 14 us in one process, and 10 us in odd and 10.2 us in even rounds of another.
+    found = rival_times(sessions(race(rival=[14.0] * 6), race(rival=[10.2, 10.0] * 3)))
+    assert (found.formulation, found.plain_us) == ("plain", pytest.approx(10.1))
+    assert found.ratio == pytest.approx((1.0, 1.0, 1.02))
+    padded = rival_times(sessions(race(rival={"plain": [10.0] * 6, "padded": [8.0] * 6})))
+    assert (padded.formulation, padded.best_us, padded.ratio) == ("padded", 8.0, (0.8, 0.8, 0.8))
+    assert rival_times(race(rival={"padded": [8.0] * 6})) is None
 
 
 def test_sessions_are_paired_each_with_its_own_clock():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -128,6 +129,17 @@ def test_a_race_without_finalists_measures_the_rival(tmp_path):
         (entry,) = collect(pool, 1)[0].result.entries
     assert entry.finalist is None
     assert entry.result.timing.samples_us == (20.0, 20.0)
+
+
+def test_a_race_of_several_passes_is_several_races_in_one_process(tmp_path):
+    with fake_pool(tmp_path) as pool:
+        pool.submit(dataclasses.replace(race(0, candidate(variant=3), rounds=4), session=1, passes=3))
+        entries = collect(pool, 1)[0].result.entries
+    assert [(entry.session, entry.finalist) for entry in entries] == [
+        (session, finalist) for session in (1, 2, 3) for finalist in (0, None)
+    ]
+    assert all(len(entry.result.timing.samples_us) == 4 for entry in entries)
+    assert _log(tmp_path) == [["race", "2"]] * 3
 
 
 def test_a_problem_gets_only_as_many_workers_as_fit_on_the_card(tmp_path):

@@ -1,0 +1,80 @@
+"""The card that a benchmark measures on, its evaluator, and the time after which a benchmark stops and reports."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from autotune import machine
+from autotune.evaluate import make_evaluator
+from autotune.evaluate.capacity import default_workers
+from autotune.protocol import AUTO
+from autotune.seam import Evaluator, Limits
+
+MOST_WORKERS = 12  # races wait for the card's lock, so that more of them only start up in vain
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A Hopper GPU, and the target's device for it."""
+
+    gpu: machine.GpuInfo
+    device: Any
+
+    def evaluator(self, target_name: str, *, workers: int | None = None, **options: Any) -> Evaluator:
+        """Returns the real evaluator on this card; its workers start at once."""
+        return make_evaluator(
+            "gpu",
+            protocol=AUTO,
+            limits=Limits(),
+            target_name=target_name,
+            device=self.device,
+            workers=workers or min(MOST_WORKERS, default_workers(on_gpu=True)),
+            gpu=self.gpu,
+            **options,
+        )
+
+
+def card_of(parser: argparse.ArgumentParser, target: Any, index: int | None = None) -> Card:
+    """Returns the first Hopper GPU, or the one of NVML's `index`; ends the program where there is none."""
+    gpus = [gpu for gpu in machine.hopper_gpus() if index in (None, gpu.index)]
+    if not gpus:
+        parser.error(f"there is no Hopper GPU{'' if index is None else f' {index}'} to measure on")
+    gpu = gpus[0]
+    known = target.device_named(gpu.kind)
+    device = dataclasses.replace(known, sm_count=gpu.sm_count, memory_bytes=gpu.memory_bytes)
+    return Card(gpu=gpu, device=device)
+
+
+class Deadline:
+    """Called between two steps; raises TimeoutError once `seconds` have passed since it was made."""
+
+    def __init__(self, seconds: float):
+        self._began_s = time.monotonic()
+        self._seconds = seconds
+
+    def __call__(self) -> None:
+        if self.passed_s > self._seconds:
+            raise TimeoutError
+
+    @property
+    def passed_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+
+class Lines:
+    """Says each result as a line of JSON as it comes, and appends it to a file where one is named."""
+
+    def __init__(self, path: str | None):
+        self._path = Path(path) if path else None
+
+    def __call__(self, **fields: Any) -> None:
+        line = json.dumps(fields)
+        print(line, flush=True)
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(line + "\n")

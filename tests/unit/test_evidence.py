@@ -1,0 +1,107 @@
+"""How the benchmarks of two runs and of a later re-measurement read their races, worked out by hand."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from autotune.machine import GpuInfo
+from autotune.seam import Failed, Race, RaceEntry
+from benchmarks.card import Card, Lines
+from benchmarks.independent_runs import cards_seen, compared, final_race, ratio_of
+from benchmarks.neighbour_noise import Pair, summarise
+from benchmarks.remeasure import race_job, row_of
+from tests.helpers.best_entries import H200, KNOBS, best_file, entry, problem
+from tests.helpers.scripted import measured
+
+CARD = Card(
+    gpu=GpuInfo(
+        index=0, uuid="GPU-1", kind="NVIDIA H200", sm_count=132, memory_bytes=2**37, power_limit_w=700.0,
+        driver="580.1", compute_capability=(9, 0),
+    ),
+    device=H200,
+)  # fmt: skip
+OTHER = KNOBS | {"stages": 3}
+
+
+def lanes(*kernels_us, plain):
+    entries = [
+        RaceEntry(
+            finalist=index, result=us if isinstance(us, Failed) else measured({"lane": index}, [us] * 6)
+        )
+        for index, us in enumerate(kernels_us)
+    ]
+    xla = RaceEntry(finalist=None, formulation="plain", result=measured({"xla": 1}, [plain] * 6))
+    return Race(entries=(*entries, xla))
+
+
+@pytest.mark.parametrize(
+    ("own_us", "xla_us", "change", "bound", "within"),
+    [
+        (100.0, 111.0, 0.0091, 0.02, True),  # 1.11 after 1.10
+        (100.0, 114.0, 0.0364, 0.02, False),
+        (9.0, 10.17, 0.0273, 0.03, True),  # under 10 us
+    ],
+)
+def test_a_ratio_of_today_is_held_against_the_stored_one(own_us, xla_us, change, bound, within):
+    row = row_of(entry(ratio=1.1), [lanes(own_us, plain=xla_us)] * 3)
+    assert (row["change"], row["bound"], row["within"]) == (pytest.approx(change, abs=1e-4), bound, within)
+    assert (row["compilations"], row["xla_us_by_process"]) == (3, [xla_us] * 3)
+
+
+def test_a_stored_winner_that_fails_now_is_not_within_and_says_why():
+    crashed = lanes(Failed(reason="crash", detail="signal 6"), plain=110.0)
+    row = row_of(entry(), [crashed])
+    assert (row["now"], row["within"], row["note"]) == (None, False, "crash: signal 6")
+
+
+def test_a_stored_winner_races_by_its_own_protocol_against_its_own_formulation():
+    job = race_job(
+        entry(formulation="padded", protocol={"timer": "chain", "l2": "warm", "rounds": 20, "warmup": 2}),
+        CARD,
+    )
+    assert job.formulations == ("plain", "padded")
+    assert (job.protocol.timer, job.protocol.l2) == ("chain", "warm")
+    assert race_job(entry(), CARD).formulations == ("plain",)
+
+
+def test_two_kernels_and_a_kernel_and_xla_are_compared_by_the_final_race():
+    kernels = [entry(), entry(knobs=OTHER)]
+    assert len(final_race(problem(), CARD, kernels).candidates) == 2
+    found = ratio_of(lanes(100.0, 100.5, plain=110.0), kernels)
+    assert found["ratio"] == pytest.approx(1.005)
+    assert found["xla_over_each"] == pytest.approx([1.1, 1.0945], abs=1e-4)
+    # The first run answered XLA, so that the only finalist is the second one's kernel.
+    mixed = [entry(backend="xla"), entry(knobs=OTHER)]
+    assert len(final_race(problem(), CARD, mixed).candidates) == 1
+    assert ratio_of(lanes(100.0, plain=102.0), mixed)["ratio"] == pytest.approx(100 / 102)
+    broken = ratio_of(lanes(Failed(reason="crash", detail="signal 6"), plain=102.0), mixed)
+    assert broken["ratio"] is None and broken["how"] == "crash: signal 6"
+
+
+def test_one_answer_of_both_runs_needs_no_race(tmp_path):
+    one, other, lost = problem(), problem(512), problem(1024)
+    best_file(tmp_path / "run0" / "best", entry(one), entry(other, backend="xla"), entry(lost))
+    best_file(tmp_path / "run1" / "best", entry(one), entry(other, backend="xla", knobs=OTHER))
+    rows = list(compared(tmp_path, [one, other, lost], CARD, lambda: None, Lines(str(tmp_path / "out"))))
+    assert [(row["ratio"], row["how"]) for row in rows] == [
+        (1.0, "both answer one configuration"),
+        (1.0, "both answer xla"),
+    ]
+    said = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
+    assert said[2]["note"] == "not answered by both runs"
+
+
+def test_the_cards_of_a_run_are_read_from_its_records(tmp_path):
+    (tmp_path / "trials").mkdir()
+    record = json.dumps({"value": json.dumps({"conditions": {"card": "GPU-1"}}), "plain": {"card": "GPU-2"}})
+    (tmp_path / "trials" / "a.journal").write_text(f"{record}\n{record}\n")
+    assert cards_seen(tmp_path) == {"GPU-1": 2, "GPU-2": 2}
+
+
+def test_neighbours_count_by_the_median_of_the_pairs_ratios(capsys):
+    pairs = [Pair(beside_us=100.4 + n, alone_us=100.0 + n, compiling=9) for n in range(10)]
+    assert summarise(pairs, 15)
+    assert "+0.383%" in capsys.readouterr().out  # 0.4 of 104.5
+    assert not summarise([Pair(beside_us=100.6, alone_us=100.0, compiling=9)] * 5, 15)
