@@ -64,14 +64,17 @@ def choose(config: RunConfig, target: Any) -> Choice:
     return Choice(kind="lower", device=target.device_named(named), why=why)
 
 
-def narrowed(config: RunConfig, recorded: RecordedSpace) -> RunConfig:
+def narrowed(config: RunConfig, recorded: RecordedSpace, target: Any) -> RunConfig:
     """Returns the config with its space narrowed to what was recorded, and the protocol of the recording.
+
+    A knob that came after the recording has its neutral value.
 
     Raises:
         InputError: A knob of `space` asks only for values that were not recorded.
     """
+    neutral = target.config_from_knobs({}).to_knobs()
     space = {}
-    for knob, values in recorded.knobs.items():
+    for knob, values in ({name: (value,) for name, value in neutral.items()} | recorded.knobs).items():
         asked = config.space.get(knob, values)
         kept = tuple(value for value in asked if value in values)
         if not kept:

@@ -51,7 +51,7 @@ def run(
     target = load_target(config.target)
     choice = choose(config, target)
     check_space(config, target, choice.device)
-    parts = _parts(config, choice)
+    parts = _parts(config, choice, target)
     if choice.kind == "gpu":
         read_best(
             _best_path(config, choice)
@@ -136,12 +136,12 @@ def recorded_space(
     )
 
 
-def _parts(config: RunConfig, choice: Choice) -> list[RunConfig]:
+def _parts(config: RunConfig, choice: Choice, target: Any) -> list[RunConfig]:
     """Returns the config in parts with one evaluator each: a replay replays one problem."""
     if choice.kind != "replay":
         return [config]
     return [
-        narrowed(dataclasses.replace(config, problems=(weighted,)), choice.recorded[weighted.problem])
+        narrowed(dataclasses.replace(config, problems=(weighted,)), choice.recorded[weighted.problem], target)
         for weighted in config.problems
     ]
 

@@ -34,6 +34,8 @@ class Config:
             "pad" copies it into one that it can; "view" has TMA see SMEM in blocks of whole columns of a swizzle, which
             it can always clip, and pads only rows that do not fill 16 bytes.
         max_sms: Most SMs that a persistent kernel takes; 0 is all of them.
+        pdl: Programmatic dependent launch: the kernel may start while the one before it in the stream ends, and waits
+            for that one before it reads memory. Counts where launches do.
         epi_m, epi_n: Part of a warpgroup's tile that the epilogue stages through SMEM at a time, in elements.
         delay_release: WGMMAs that stay in flight before a ring slot is given back, 0 or 1.
         memory_registers: Registers a thread of the loading warpgroup keeps; the rest goes to the others.
@@ -55,6 +57,7 @@ class Config:
     split_k: int = 1
     max_sms: int = 0
     edges: Edges = "pad"
+    pdl: bool = False
     epi_m: int = 64
     epi_n: int = 64
     delay_release: int = 0
@@ -87,7 +90,7 @@ def _parsed(key: str, value: object) -> object:
         return one_of(key, value, ("m", "n"))
     if key == "edges":
         return one_of(key, value, ("pad", "view"))
-    if key in ("persistent", "swap_ab"):
+    if key in ("pdl", "persistent", "swap_ab"):
         if not isinstance(value, bool):
             raise FieldError(key, value, "true, false")
         return value

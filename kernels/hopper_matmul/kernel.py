@@ -49,7 +49,7 @@ def build(
     has_cluster = geometry.cluster_size > 1
     scratch = [scope for scope in config.scopes.scopes if scope.place == "scratch"]
     kernel = plgpu.kernel(
-        functools.partial(_kernel_body, geometry),
+        functools.partial(_kernel_body, geometry, config.pdl and interpret is None),
         out_type=jax.ShapeDtypeStruct(
             (*(() if geometry.planes == 1 else (geometry.planes,)), *geometry.sums.shape), geometry.sums_dtype
         ),
@@ -94,8 +94,13 @@ def _result(geometry: Geometry, sums: jax.Array) -> jax.Array:
     return sums[..., : problem.m, : problem.n]
 
 
-def _kernel_body(geometry: Geometry, lhs: Any, rhs: Any, out: Any, **scratch: Any) -> None:
+def _kernel_body(
+    geometry: Geometry, has_pdl: bool, lhs: Any, rhs: Any, out: Any, **scratch: Any
+) -> None:
     operands = Operands(lhs=lhs, rhs=rhs, out=out)
+    if has_pdl:
+        plgpu.griddepcontrol_launch_dependents()
+        plgpu.griddepcontrol_wait()
 
     def roles(refs: dict[str, Any]) -> None:
         is_compute = lax.axis_index(WG_AXIS) < geometry.config.compute_wgs

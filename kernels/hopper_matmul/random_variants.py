@@ -25,6 +25,7 @@ _VALUES = {
     "swap_ab": (True, True, False),
     "split_k": (1, 2, 4, 7, 100),
     "edges": ("pad", "view", "view"),
+    "pdl": (True, False),
     "max_sms": (0, 1, 16, 200),
     "epi_m": (8, 12, 16, 24, 32, 64, 128, 192),
     "epi_n": (4, 8, 16, 32, 48, 64, 96, 128, 256),

@@ -112,12 +112,14 @@ def test_a_replay_searches_what_was_recorded_within_what_was_asked(on, tmp_path)
     recorded(tmp_path)
     chosen = on(text="space: {stages: [3, 4, 6]}")
     config = load_run_config(tmp_path / "run.yaml")
-    space = choice.narrowed(config, chosen.recorded[PROBLEM]).space
-    assert space == {"stages": (3, 4), "tile_m": (64, 128)}
+    space = choice.narrowed(config, chosen.recorded[PROBLEM], TARGET).space
+    assert {name: space[name] for name in ("stages", "tile_m")} == {"stages": (3, 4), "tile_m": (64, 128)}
+    # what came after the recording, and what it left out, is neutral
+    assert (space["split_k"], space["swap_ab"]) == ((1,), (False,))
     assert choice.unrecorded(config, chosen.recorded[PROBLEM]) == {"stages": [6]}
     on(text="space: {stages: [5, 6]}")
     config = load_run_config(tmp_path / "run.yaml")
     with pytest.raises(
         InputError, match=r"space\.stages=5, 6: the recorded space has none of these; allowed: 2, 3, 4"
     ):
-        choice.narrowed(config, chosen.recorded[PROBLEM])
+        choice.narrowed(config, chosen.recorded[PROBLEM], TARGET)
