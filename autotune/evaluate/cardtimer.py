@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from autotune.evaluate.timing import FLUSH_BYTES, CuptiTimer, Kernels, Lane, Sampled
-from autotune.evaluate.walltime import WallTimer
+from autotune.evaluate.walltime import Hold, WallTimer
 from autotune.seam import MeasureProtocol
 
 # The fixed kernel of screening. XLA's own product of the problem would double the cost of a large candidate and
@@ -70,6 +70,8 @@ def card_timer(uuid: str) -> CardTimer:
     import jax.numpy as jnp
     from jax.experimental.mosaic.gpu import profiler
 
+    from autotune.evaluate.spin import HOLD_CYCLES, seconds, spin_program
+
     extension = profiler.mosaic_gpu_lib._mosaic_gpu_ext
     buffer = jax.ShapeDtypeStruct((FLUSH_BYTES // 4,), jnp.float32)
     square = jax.ShapeDtypeStruct((PRODUCT_SIZE, PRODUCT_SIZE), jnp.bfloat16)
@@ -81,6 +83,7 @@ def card_timer(uuid: str) -> CardTimer:
         programs["read"] = jax.jit(jnp.sum).lower(buffer).compile()
         draw = jax.jit(lambda: jax.random.normal(jax.random.key(0), square.shape, square.dtype))
         programs["draw"] = draw.lower().compile()
+        programs["hold"] = spin_program(HOLD_CYCLES)
         programs["product"] = jax.jit(jnp.dot).lower(square, square).compile(compiler_options=PLAIN_OPTIONS)
 
     def once(name: str) -> Any:
@@ -104,7 +107,9 @@ def card_timer(uuid: str) -> CardTimer:
         return list(kernels)
 
     cupti = CuptiTimer(trace, flush, prepare, product)
-    return CardTimer(cupti, WallTimer(jax.block_until_ready, energy_counter(uuid)), _measured_ceilings)
+    hold = Hold(launch=lambda: programs["hold"](), seconds=seconds)
+    wall = WallTimer(jax.block_until_ready, energy_counter(uuid), hold=hold)
+    return CardTimer(cupti, wall, _measured_ceilings)
 
 
 def energy_counter(uuid: str) -> Callable[[], float | None]:

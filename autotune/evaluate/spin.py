@@ -13,11 +13,12 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import llvm
 
 SPIN_CYCLES = 40_000  # 20 us at 1,980 MHz: 1 GPU time in 500 of a batch of 10 ms
+HOLD_CYCLES = 2_000_000  # a millisecond at 2 GHz, which no Hopper card exceeds
 
 # One thread waits for a tick of the nanosecond timer, which on some cards comes only every microsecond, reads the
 # cycle counter, spins, waits for the next tick and reads it again. Both ends lie on a tick, so that the quotient is
 # good to the few dozen cycles that one look at the timer takes.
-SPIN_PTX = f"""
+SPIN_PTX = """
 {{
     .reg .u64 first_ns, start_ns, last_ns, end_ns, start_cycle, spun, end_cycle;
     .reg .u32 ns, cycles, thread;
@@ -34,7 +35,7 @@ FIRST_TICK:
 SPIN:
     mov.u64 spun, %clock64;
     sub.u64 spun, spun, start_cycle;
-    setp.lt.u64 again, spun, {SPIN_CYCLES};
+    setp.lt.u64 again, spun, {spin_cycles};
     @again bra SPIN;
     mov.u64 last_ns, %globaltimer;
 LAST_TICK:
@@ -52,18 +53,18 @@ END:
 """
 
 
-def spin_program() -> Callable[[], Array]:
-    """Returns the compiled spin; a call gives int32[2]: cycles, and the nanoseconds that they took.
+def spin_program(cycles: int = SPIN_CYCLES) -> Callable[[], Array]:
+    """Returns the compiled spin of so many cycles; a call gives int32[2]: cycles, and the nanoseconds they took.
 
     Raises:
         Exception: Whatever compiling for this process's GPU raises.
     """
-    return lowered_spin().compile()
+    return lowered_spin(cycles).compile()
 
 
-def lowered_spin() -> jax.stages.Lowered:
+def lowered_spin(cycles: int = SPIN_CYCLES) -> jax.stages.Lowered:
     """Returns the spin lowered for CUDA; needs no GPU."""
-    return jax.jit(_spin()).trace().lower(lowering_platforms=("cuda",))
+    return jax.jit(_spin(cycles)).trace().lower(lowering_platforms=("cuda",))
 
 
 def sm_mhz(reading: Array) -> float:
@@ -72,12 +73,19 @@ def sm_mhz(reading: Array) -> float:
     return 1e3 * cycles / nanoseconds
 
 
-def _spin() -> Callable[[], Array]:
+def seconds(reading: Array) -> float:
+    """Returns how long one call spun."""
+    return 1e-9 * int(jax.device_get(reading)[1])
+
+
+def _spin(cycles: int) -> Callable[[], Array]:
+    ptx = SPIN_PTX.format(spin_cycles=cycles)
+
     def body(out_ref):
         @plgpu.inline_mgpu(arg_types=(plgpu.RefType(),))
         def spin(_, out):
             pointer = mosaic_utils.memref_ptr(out)
-            llvm.inline_asm(ir.Type.parse("!llvm.void"), [pointer], SPIN_PTX, "l", has_side_effects=True)
+            llvm.inline_asm(ir.Type.parse("!llvm.void"), [pointer], ptx, "l", has_side_effects=True)
 
         spin(out_ref)
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from autotune.evaluate.rounds import lane_order, race_rounds
 from autotune.evaluate.timing import Lane, Sampled
 
 CHAIN_SAMPLE_S = 2e-3  # the wait at the end of a sample, about 20 us, is a hundredth of it
+MAX_CHAINS = 4  # a card takes about a thousand launches ahead, and a call may be three
+HOLD_S = 1e-3  # of one hold, at the least
+AHEAD = 1.5  # times the launching of a sample, the card is held
+OVERHEAD_SAMPLES = 5
 CHAIN_ROUNDS_A_LOOK = 10
 BLOCK_S = 0.1  # shorter ones are not at the clock that the power cap settles on
 BLOCK_ROUNDS_A_LOOK = 2
@@ -23,13 +29,31 @@ IN_FLIGHT_BYTES = 2**30  # of results, between two waits
 IN_FLIGHT_CALLS = 64
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """What keeps the card busy while launches queue up behind it.
+
+    Attributes:
+        launch: Occupies the card for at least `HOLD_S` and returns what to wait for.
+        seconds: From what it returned, how long it did.
+    """
+
+    launch: Callable[[], Any]
+    seconds: Callable[[Any], float]
+
+
 class WallTimer:
     """Races lanes by wall time.
+
+    Launching a kernel takes the host 10 to 20 us on a virtual machine (H200, 2026-11), longer than a short kernel
+    runs. So a chain is launched while the card is held: what is timed is the card running it, with the gaps between
+    its kernels, as in a program that is ahead of the card.
 
     Args:
         wait: Waits until a result is there.
         energy_j: Reads the card's counter of all energy it ever drew, in joules; None where it has none.
         clock: In seconds.
+        hold: Holds the card; None: chains are timed as the host launches them.
     """
 
     def __init__(
@@ -37,10 +61,13 @@ class WallTimer:
         wait: Callable[[Any], Any],
         energy_j: Callable[[], float | None] = lambda: None,
         clock: Callable[[], float] = time.perf_counter,
+        hold: Hold | None = None,
     ):
         self._wait = wait
         self._energy_j = energy_j
         self._clock = clock
+        self._hold = hold
+        self._overhead_s: dict[int, float] = {}  # of a wait behind so many holds
         self.guard: Callable[[Callable[[], Any]], Any] = lambda batch: batch()
 
     def race_chains(
@@ -121,19 +148,43 @@ class WallTimer:
                 taken[running[place]].append(sample(running[place]))
         return taken
 
-    def _chains(self, lane: Lane) -> int:
-        """Returns how many chains make a sample; the first run also warms up."""
-        self._chain(lane, 1)
-        took_s = self._chain(lane, 1) * lane.chain_calls / 1e6
-        return max(1, math.ceil(CHAIN_SAMPLE_S / took_s))
-
-    def _chain(self, lane: Lane, chains: int) -> float:
+    def _chains(self, lane: Lane) -> tuple[int, int]:
+        """Returns how many chains make a sample, and how many holds their launches need; the first run warms up."""
+        self._chain(lane, (1, 1))
         start_s = self._clock()
-        result = None
-        for _ in range(chains):
-            result = lane.chain()
+        result = lane.chain()
+        launching_s = self._clock() - start_s
         self._wait(result)
-        return (self._clock() - start_s) / (chains * lane.chain_calls) * 1e6
+        holds = self._holds(launching_s)
+        took_s = self._chain(lane, (1, holds)) * lane.chain_calls / 1e6
+        chains = max(1, math.ceil(CHAIN_SAMPLE_S / took_s))
+        if self._hold:
+            chains = min(chains, MAX_CHAINS)
+        return chains, self._holds(chains * launching_s)
+
+    @staticmethod
+    def _holds(launching_s: float) -> int:
+        return math.ceil(AHEAD * launching_s / HOLD_S) + 1
+
+    def _chain(self, lane: Lane, chains_and_holds: tuple[int, int]) -> float:
+        """Returns a call's share of some chains that are launched while the card is held, in us."""
+        chains, holds = chains_and_holds
+        took_s = self._behind_holds(holds, lambda: _last(lane.chain, chains))
+        if self._hold:
+            if holds not in self._overhead_s:
+                empty = [self._behind_holds(holds, lambda: None) for _ in range(OVERHEAD_SAMPLES)]
+                self._overhead_s[holds] = statistics.median(empty)
+            took_s -= self._overhead_s[holds]
+        return took_s / (chains * lane.chain_calls) * 1e6
+
+    def _behind_holds(self, holds: int, launch: Callable[[], Any]) -> float:
+        """Returns the time of launching, running and waiting, in seconds, less that of the holds."""
+        start_s = self._clock()
+        held = [self._hold.launch() for _ in range(holds)] if self._hold else []
+        result = launch()
+        self._wait([held, result])
+        took_s = self._clock() - start_s
+        return took_s - sum(self._hold.seconds(each) for each in held)
 
     def _calls(self, lane: Lane) -> int:
         """Returns how many calls fill a block."""
@@ -160,6 +211,14 @@ class WallTimer:
             if passed_s >= least_s and len(last) == 3 and max(last) <= (1 + SETTLED) * min(last):
                 return
             blocks.append(self._block(lane, calls))
+
+
+def _last(launch: Callable[[], Any], times: int) -> Any:
+    """Launches so many times and returns what the last one returned; the others' results may be freed."""
+    result = None
+    for _ in range(times):
+        result = launch()
+    return result
 
 
 def _kept(lanes: Sequence[Lane]) -> list[int]:

@@ -25,11 +25,11 @@ def make_searcher(settings: Any, space: Any, default_knobs: Sequence[Mapping[str
 
     rows = LegalRows(space)
     match settings.sampler:
-        case "local":
+        case "auto" | "local":
             from autotune.search.local import LocalSearcher
 
             return LocalSearcher(rows, default_knobs, settings.seed)
-        case "auto" | "tpe":
+        case "tpe":
             from autotune.search.tpe import TpeSearcher
 
             return TpeSearcher(rows, default_knobs, settings.seed)

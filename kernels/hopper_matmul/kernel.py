@@ -94,9 +94,7 @@ def _result(geometry: Geometry, sums: jax.Array) -> jax.Array:
     return sums[..., : problem.m, : problem.n]
 
 
-def _kernel_body(
-    geometry: Geometry, has_pdl: bool, lhs: Any, rhs: Any, out: Any, **scratch: Any
-) -> None:
+def _kernel_body(geometry: Geometry, has_pdl: bool, lhs: Any, rhs: Any, out: Any, **scratch: Any) -> None:
     operands = Operands(lhs=lhs, rhs=rhs, out=out)
     if has_pdl:
         plgpu.griddepcontrol_launch_dependents()

@@ -44,7 +44,7 @@ _KNOBS: dict[str, tuple[Any, ...]] = {
     "delay_release": (0, 1),
     "persistent": (True, False),
     "max_sms": (0,),
-    "pdl": (False,),
+    "pdl": (False,),  # the durations of kernels that overlap, which screening adds up, say nothing of it
     "grid_minor": ("m", "n"),
     "raster_width": (1, 4, 8, 16),
 }
@@ -52,7 +52,6 @@ assert set(_KNOBS) == set(KNOB_NAMES)
 SKINNY_M = 64  # up to here the rows of one WGMMA hold all of m, and m can be its columns as well
 _SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48)
 _LEAST_K = 256  # of a part of k; with less a CTA does little but start and end
-_LAUNCH_BOUND_FLOPS = 24e9  # 30 us of a whole H200: up to here the start of a kernel counts
 _MOST_WAVES = 4  # of CTAs that splitting k may give
 
 
@@ -75,8 +74,6 @@ def default_knobs(problem: Problem, device: Device) -> dict[str, tuple[Any, ...]
             "stages": (2, 3, 4, 5, 6, 8, 10, 12),
             "raster_width": (1,),
         }
-    if problem.flops <= _LAUNCH_BOUND_FLOPS:
-        knobs["pdl"] = (False, True)
     knobs["tile_m"] = tuple(size for size in knobs["tile_m"] if size < 2 * problem.m or size <= 64)
     knobs["tile_n"] = tuple(size for size in knobs["tile_n"] if size < 2 * problem.n or size <= 64)
     knobs["split_k"] = _splits(problem, device)

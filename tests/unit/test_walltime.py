@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autotune.evaluate.timing import Lane
-from autotune.evaluate.walltime import BLOCK_S, WallTimer
+from autotune.evaluate.walltime import BLOCK_S, Hold, WallTimer
 
 
 class Card:
@@ -94,3 +94,43 @@ def test_the_guard_hears_of_every_batch():
     timer.guard = guard
     timer.race_chains([card.lane("a", 5.0, chain_calls=50)], 30, lambda: None, 60.0)
     assert len(batches) == 3
+
+
+class QueueingCard:
+    """Runs what was launched while the host goes on; a launch takes the host its time."""
+
+    WAKING_S = 20e-6  # of the host, once the card is done
+
+    def __init__(self):
+        self.host_s = self.card_s = 0.0
+
+    def launch(self, takes_s, launching_s):
+        self.host_s += launching_s
+        self.card_s = max(self.card_s, self.host_s) + takes_s
+        return takes_s
+
+    def wait(self, result):
+        self.host_s = max(self.host_s, self.card_s) + self.WAKING_S
+
+    def chain_us(self, hold):
+        """Returns what a call of 6 us is timed at whose launch takes the host 15 us, 50 in a chain."""
+        timer = WallTimer(self.wait, clock=lambda: self.host_s, hold=hold)
+        lane = Lane(
+            name="a",
+            call=lambda: None,
+            digest="a",
+            chain=lambda: [self.launch(6e-6, 15e-6) for _ in range(50)],
+            chain_calls=50,
+        )
+        return timer.race_chains([lane], 20, lambda: None, 60.0)[0].samples_us
+
+
+def test_behind_a_hold_the_card_is_timed_and_not_the_host():
+    card = QueueingCard()
+    hold = Hold(launch=lambda: card.launch(1.05e-3, 15e-6), seconds=lambda taken_s: taken_s)
+    assert card.chain_us(hold) == pytest.approx((6.0,) * 20)
+
+
+def test_without_a_hold_a_short_kernel_waits_for_the_host():
+    # 15 us a launch, and the wait at the end of two or more chains
+    assert all(15.0 < each < 15.5 for each in QueueingCard().chain_us(None))
