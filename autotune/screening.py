@@ -75,6 +75,8 @@ class Screening:
     def run(self) -> None:
         """Measures until the budget ends or nothing is left; what is in flight then is awaited and recorded.
 
+        Seconds count from the first result.
+
         Raises:
             KeyboardInterrupt: As it came, after everything that was measured by then is recorded.
         """
@@ -125,6 +127,8 @@ class Screening:
         return None
 
     def _record(self, outcomes: Any) -> None:
+        if outcomes and not self._recorded:
+            self._started_s = self._clock()  # the start of the workers is nobody's search
         for outcome in outcomes:
             knobs, result = self._finished(outcome)
             self._ledger.record_screen(knobs, result, self._spent_s())
