@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from autotune.evaluate.chain import chained, rotated, touching
@@ -24,6 +26,7 @@ from autotune.seam import (
 )
 
 PLAIN = "plain"
+DECIDED = {"xla_gpu_require_complete_aot_autotune_results": True}  # XLA compiles with what it has picked, or not at all
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -72,6 +75,7 @@ def run_race(worker: Any, assign: Assign) -> Done | LaneLost:
     worker.prepare(bench)
     for runner in _running(runners):
         _attempt(runner, lambda runner=runner: _build(worker, target, bench, runner, protocol))
+    _compile_rivals(worker, bench, _running(runners), protocol)
     ceilings = None
     with worker.gpu_lock():
         worker.step("run")
@@ -153,26 +157,56 @@ def _build(worker: Any, target: Any, bench: Any, runner: _Runner, protocol: Meas
     runner.module = lower_candidate(target, candidate, worker.setup.platform)
     with charged_to("lower"):
         runner.function = target.build(candidate.problem, candidate.config, candidate.device)
-    _compile(worker, bench, runner, protocol)
+    _compile(worker, bench, runner)
+    _chain(worker, bench, runner, protocol)
 
 
-def _compile(worker: Any, bench: Any, runner: _Runner, protocol: MeasureProtocol) -> None:
+def _compile_rivals(worker: Any, bench: Any, runners: list[_Runner], protocol: MeasureProtocol) -> None:
+    """Compiles the rivals under the lock, and their chains outside of it where that needs no decision of XLA's.
+
+    XLA picks a rival's algorithm by timing it on the GPU, which needs the card to itself. In the chain it finds what
+    it picked; where it does not, compiling fails here and is done under the lock.
+    """
+    rivals = [runner for runner in runners if runner.is_rival]
+    if not rivals:
+        return
+    with worker.gpu_lock():
+        worker.step("run")
+        for runner in rivals:
+            _attempt(runner, lambda runner=runner: _compile(worker, bench, runner))
+    for runner in _running(rivals):
+        worker.step("lower", runner.index)
+        with contextlib.suppress(CandidateError):
+            _chain(worker, bench, runner, protocol, DECIDED)
+
+
+def _compile(worker: Any, bench: Any, runner: _Runner) -> None:
     worker.step("compile", runner.index)
     executable, compile_s = compile_module(runner.module, runner.options)
     runner.executable = bench.in_place(executable) if runner.module.writes_in_place else executable
     lowered = dataclasses.replace(runner.module.lowered, compile_s=compile_s)
     runner.module = dataclasses.replace(runner.module, lowered=lowered)
-    if protocol.timer == "chain":
-        worker.step("compile", runner.index)
-        with charged_to("compile"):
-            runner.chain = chained(runner.function, bench.types, worker.setup.platform, runner.options)
+
+
+def _chain(
+    worker: Any,
+    bench: Any,
+    runner: _Runner,
+    protocol: MeasureProtocol,
+    options: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """Compiles a lane's chain where its protocol has one and it is not there yet."""
+    if protocol.timer != "chain" or runner.chain is not None:
+        return
+    worker.step("compile", runner.index)
+    with charged_to("compile"):
+        runner.chain = chained(
+            runner.function, bench.types, worker.setup.platform, {**runner.options, **options}
+        )
 
 
 def _verify(worker: Any, bench: Any, runner: _Runner, protocol: MeasureProtocol) -> None:
-    if runner.executable is None:
-        # XLA picks the rival's algorithm by timing it on the GPU, which needs the card to itself: so the
-        # rival is compiled under the lock.
-        _compile(worker, bench, runner, protocol)
+    _chain(worker, bench, runner, protocol)
     worker.step("run", runner.index)
     runner.verdict = bench.verify(runner.executable, runner.module.result_type)
 

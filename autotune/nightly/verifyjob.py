@@ -99,6 +99,7 @@ class StepClock:
             self._doing = "rivals"
         else:
             self._doing = step.name
+            self._is_locked = False
 
     def _count(self) -> None:
         now_s = self._clock()
