@@ -26,6 +26,13 @@ _SM_BYTES_PER_US = 8.0e4
 _LAUNCH_US = 2.0
 _TILE_US = 1.2
 _ADD_US = 2.0
+_LAUNCH_BOUND_US = 30.0  # below it the gap before a kernel is a tenth of its time
+
+
+def is_launch_bound(problem: Problem) -> bool:
+    """Returns whether a problem is so short that starting its kernel while the one before ends is worth it."""
+    arithmetic_us = problem.flops / 2 / _MACS_PER_US
+    return max(arithmetic_us, problem.min_bytes / _DEVICE_BYTES_PER_US) < _LAUNCH_BOUND_US
 
 
 def heuristic_configs(problem: Problem, device: Device) -> Iterator[Config]:
@@ -101,6 +108,7 @@ def _config(
         swap_ab=swap_ab,
         split_k=split_k,
         edges=edges,
+        pdl=is_launch_bound(problem),
         epi_m=min(tile_m, 64),
         # 32 where a swizzle of 64 columns does not clip the output's edge
         epi_n=64 if swap_ab else min(64 if problem.n % 64 == 0 else 32, wg_n),

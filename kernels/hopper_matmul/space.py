@@ -19,6 +19,7 @@ from hopper_matmul.dependence import knobs_read
 from hopper_matmul.facts import Facts
 from hopper_matmul.geometry import odd_matrices
 from hopper_matmul.hardware import Device
+from hopper_matmul.heuristic import is_launch_bound
 from hopper_matmul.legality import RULES
 from hopper_matmul.problem import FieldError, Problem, one_of
 from hopper_matmul.rules import Rule
@@ -44,7 +45,7 @@ _KNOBS: dict[str, tuple[Any, ...]] = {
     "delay_release": (0, 1),
     "persistent": (True, False),
     "max_sms": (0,),
-    "pdl": (False,),  # the durations of kernels that overlap, which screening adds up, say nothing of it
+    "pdl": (False,),
     "grid_minor": ("m", "n"),
     "raster_width": (1, 4, 8, 16),
 }
@@ -74,6 +75,8 @@ def default_knobs(problem: Problem, device: Device) -> dict[str, tuple[Any, ...]
             "stages": (2, 3, 4, 5, 6, 8, 10, 12),
             "raster_width": (1,),
         }
+    # Not a choice: screening adds up durations of kernels, which say nothing of gaps and count an overlap twice.
+    knobs["pdl"] = (is_launch_bound(problem),)
     knobs["tile_m"] = tuple(size for size in knobs["tile_m"] if size < 2 * problem.m or size <= 64)
     knobs["tile_n"] = tuple(size for size in knobs["tile_n"] if size < 2 * problem.n or size <= 64)
     knobs["split_k"] = _splits(problem, device)

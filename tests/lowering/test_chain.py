@@ -18,6 +18,7 @@ from autotune.evaluate.chain import (
     touching,
     with_inputs,
 )
+from autotune.evaluate.race import DECIDED
 from autotune.seam import MeasureProtocol
 from autotune.target import load_target
 from tests.helpers.fake_target import FakeProblem, FakeTarget
@@ -103,7 +104,7 @@ def test_xla_knows_the_options_of_its_rivals():
     problem = TARGET.problem_from_fields({"m": 64, "n": 64, "k": 64})
     types = TARGET.operand_types(problem)
     for function, options in TARGET.rivals(problem).values():
-        jax.jit(function).lower(*types).compile(compiler_options=dict(options) or None)
+        jax.jit(function).lower(*types).compile(compiler_options={**options, **DECIDED})
 
 
 def test_integer_inputs_are_whole_numbers_and_normal_ones_are_not():
