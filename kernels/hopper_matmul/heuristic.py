@@ -13,10 +13,11 @@ from hopper_matmul.scopes import PLANS
 
 # CTA tiles from large, which read the fewest bytes from L2 for a product, to small, which spread over more SMs.
 _TILES = ((128, 256), (256, 128), (128, 192), (128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (64, 32))
-_SWAPPED_TILES = ((16, 256), (16, 128), (16, 64), (32, 256), (32, 128), (64, 256), (64, 128))
+_SWAPPED_TILES = tuple((tile_m, tile_n) for tile_m in (8, 16, 32, 64) for tile_n in (256, 128, 64))
 _PANEL_TILES = ((256, 128), (128, 128), (64, 128), (128, 64))
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _LEAST_K = 256  # of a part
+MOST = 8
 
 # Rates of one H200 (driver 580.159.04, jax 0.11.2, 2026-11-30): of a bfloat16 product by all SMs, of a copy, of what
 # one SM reads through L2, and what a launch, a tile's start and end, and adding parts of k cost.
@@ -36,7 +37,7 @@ def is_launch_bound(problem: Problem) -> bool:
 
 
 def heuristic_configs(problem: Problem, device: Device) -> Iterator[Config]:
-    """Yields legal configurations, one a tile, the one with the least estimated time first.
+    """Yields up to `MOST` legal configurations, one a tile, the one with the least estimated time first.
 
     Args:
         problem: The problem they are for; all of them are legal for it.
@@ -51,7 +52,7 @@ def heuristic_configs(problem: Problem, device: Device) -> Iterator[Config]:
             )
             estimate_us, *choice = min(cuts)
             choices.append((estimate_us + padding_us, *choice))
-    yielded = set()
+    yielded: set[tuple[object, ...]] = set()
     for _, *choice in sorted(choices):
         tile = tuple(choice[:3])
         configs = (_config(problem, *choice, *depth) for depth in _depths(problem))
@@ -59,13 +60,15 @@ def heuristic_configs(problem: Problem, device: Device) -> Iterator[Config]:
         if legal and tile not in yielded:
             yielded.add(tile)
             yield legal
+        if len(yielded) == MOST:
+            return
 
 
 def _tiles(problem: Problem) -> list[tuple[int, int, bool]]:
     """Returns tile_m, tile_n and swap_ab of what is worth a try."""
     tiles = [(*tile, False) for tile in _TILES]
     if problem.m <= 64:
-        tiles += [(*tile, True) for tile in _SWAPPED_TILES if tile[0] < 2 * max(problem.m, 16)]
+        tiles += [(*tile, True) for tile in _SWAPPED_TILES if tile[0] < 2 * max(problem.m, 8)]
     elif odd_matrices(problem) and problem.layout[1] == "n":
         # A row-major rhs with odd edges is read a panel of 64 columns at a time: as rows of the accumulator.
         tiles += [(*tile, True) for tile in _PANEL_TILES if tile[0] < 2 * problem.m]

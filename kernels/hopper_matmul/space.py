@@ -19,7 +19,7 @@ from hopper_matmul.dependence import knobs_read
 from hopper_matmul.facts import Facts
 from hopper_matmul.geometry import odd_matrices
 from hopper_matmul.hardware import Device
-from hopper_matmul.heuristic import is_launch_bound
+from hopper_matmul.heuristic import heuristic_configs, is_launch_bound
 from hopper_matmul.legality import RULES
 from hopper_matmul.problem import FieldError, Problem, one_of
 from hopper_matmul.rules import Rule
@@ -66,14 +66,14 @@ def default_knobs(problem: Problem, device: Device) -> dict[str, tuple[Any, ...]
         # Swapped, a row-major rhs is the accumulator's rows, of which a warpgroup reads a panel of 64 at a time.
         knobs |= {"edges": ("view", "pad"), "swap_ab": (False, True)}
     if problem.m <= SKINNY_M:
-        narrow = next(size for size in (8, 16, 32, 64) if problem.m <= size)
+        narrow = [size for size in (8, 16, 32) if size < 2 * max(problem.m, 8)]
         knobs |= {
             "swap_ab": (False, True),
-            "tile_m": tuple(dict.fromkeys((narrow, 64))),
-            "epi_m": tuple(dict.fromkeys((narrow, 64))),
+            "tile_m": (*narrow, 64),
+            "epi_m": (*narrow, 64),
             "tile_k": (32, 64, 128, 256),
             "stages": (2, 3, 4, 5, 6, 8, 10, 12),
-            "raster_width": (1,),
+            "raster_width": (8,),
         }
     # Not a choice: screening adds up durations of kernels, which say nothing of gaps and count an overlap twice.
     knobs["pdl"] = (is_launch_bound(problem),)
@@ -81,7 +81,13 @@ def default_knobs(problem: Problem, device: Device) -> dict[str, tuple[Any, ...]
     knobs["tile_n"] = tuple(size for size in knobs["tile_n"] if size < 2 * problem.n or size <= 64)
     knobs["split_k"] = _splits(problem, device)
     if len(knobs["split_k"]) > 1:
-        knobs["raster_width"] = (1,)  # so few tiles are all walked at once
+        knobs["raster_width"] = (8,)  # any: so few tiles are all walked at once
+    for config in heuristic_configs(
+        problem, device
+    ):  # the untuned choices are tried first, so they are in it
+        for name, value in config.to_knobs().items():
+            if value not in knobs[name]:
+                knobs[name] = tuple(sorted((*knobs[name], value)))
     return knobs
 
 

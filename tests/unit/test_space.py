@@ -9,6 +9,7 @@ import pytest
 from hopper_matmul.config import KNOB_NAMES, Config
 from hopper_matmul.dependence import knobs_read
 from hopper_matmul.hardware import KNOWN
+from hopper_matmul.heuristic import heuristic_configs
 from hopper_matmul.legality import RULES, check
 from hopper_matmul.problem import FieldError, Problem
 from hopper_matmul.space import legal_mask, space_of
@@ -124,3 +125,24 @@ def test_each_rule_that_rejects_has_an_example_that_breaks_it():
     for rule_id, knobs in legal.examples.items():
         broken = [rejection.rule for rejection in check(PROBLEM, Config.from_knobs(knobs), DEVICE)]
         assert rule_id in broken
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        PROBLEM,
+        Problem(m=1, n=8192, k=8192),
+        Problem(m=300, n=300, k=65536),
+        Problem(m=3, n=5, k=7),
+        Problem(m=333, n=1111, k=2049, layout="tt"),
+        Problem(batch=128, m=128, n=128, k=128),
+        Problem(m=64, n=4096, k=14336, layout="nt", out_dtype="float32"),
+    ],
+    ids=Problem.describe,
+)
+def test_untuned_choices_lie_in_the_space(problem):
+    knobs = space_of(problem, DEVICE, {}).knobs
+    choices = list(heuristic_configs(problem, DEVICE))
+    assert choices
+    for config in choices:
+        assert {name for name, value in config.to_knobs().items() if value not in knobs[name]} == set()
