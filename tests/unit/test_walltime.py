@@ -59,6 +59,14 @@ def test_sustained_blocks_last_their_time_alternate_abba_and_tell_joules():
     assert calls.count("a") * 200e-6 == pytest.approx(4 * BLOCK_S, rel=0.02)
 
 
+def test_blocks_go_on_until_there_are_enough_of_them():
+    card = Card()
+    lanes = [card.lane(name, 200.0) for name in "abc"]
+    sampled = card.timer().race_blocks(lanes, 60, lambda: None, 0.5)
+    # 8 rounds of three blocks of 0.1 s, and perhaps two more that began just in time; not 0.5 s
+    assert all(8 <= len(each.samples_us) <= 10 for each in sampled)
+
+
 def test_large_results_do_not_pile_up():
     card = Card()
     card.timer().race_blocks([card.lane("a", 1000.0, result_bytes=2**28)], 2, lambda: None, 60.0)
