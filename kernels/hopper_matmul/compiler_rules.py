@@ -42,6 +42,15 @@ def _partitions(parts: Any, outer: Any, inner: Any) -> Any:
     return (outer % parts == 0) | ((rest * outer == parts) & fits_inside)
 
 
+def _is_unshared(f: Facts) -> Any:
+    """Whether a tile cannot be cut into equal parts for the CTAs of the cluster that share it."""
+    if isinstance(f.cluster_size, int) and f.cluster_size == 1:  # one configuration; an array goes on
+        return False
+    return (_is_shared(f, f.c.cluster_n, f.lhs_tile, f.lhs_view) == 0) | (
+        _is_shared(f, f.c.cluster_m, f.rhs_tile, f.rhs_view) == 0
+    )
+
+
 def _is_shared(f: Facts, parts: Any, tile: Any, is_view: Any) -> Any:
     """Whether a tile can be cut into equal parts, one for each CTA that shares it; panels are cut one by one."""
     rows, columns = tile
@@ -72,6 +81,8 @@ def _view_parts(f: Facts) -> tuple[tuple[Any, Any, Any], ...]:
 
 
 def _crosses_panels(f: Facts) -> Any:
+    if f.lhs_view is f.rhs_view is f.out_view is False:
+        return False
     crosses = [is_view * (columns != wide) for is_view, columns, wide in _view_parts(f)]
     return (crosses[0] + crosses[1] + crosses[2]) != 0
 
@@ -300,10 +311,7 @@ _LOWER_RULES = (
         "multicast",
         "lower",
         "ValueError",
-        lambda f: (
-            (_is_shared(f, f.c.cluster_n, f.lhs_tile, f.lhs_view) == 0)
-            | (_is_shared(f, f.c.cluster_m, f.rhs_tile, f.rhs_view) == 0)
-        ),
+        _is_unshared,
         lambda f: (f.c.cluster_m, f.c.cluster_n),
         "a cluster that divides the blocks of 8 rows of the tile it shares",
         _multicast_message,

@@ -76,20 +76,20 @@ class Facts:
         self.swizzle = lesser(swizzle_of(self.lhs_columns * size), swizzle_of(self.rhs_columns * size))
         self.swizzle_columns = self.swizzle // size
         self.out_size = out_size
-        lies_turned = (config.swap_ab * 1) * (config.split_k > 1)
+        lies_turned = config.swap_ab & (config.split_k > 1)
         self.epi_rows = chosen(lies_turned, config.epi_n, config.epi_m)
         self.epi_columns = chosen(lies_turned, config.epi_m, config.epi_n)
         self.store_columns = (chosen(lies_turned, tile_m, tile_n), chosen(lies_turned, self.wg_m, self.wg_n))
         self.out_swizzle = swizzle_of(self.epi_columns * out_size)
         self.out_swizzle_columns = self.out_swizzle // out_size
-        is_view = (config.edges == "view") * 1
-        out_stored = (
-            chosen(lies_turned, problem.n, problem.m),
-            chosen(lies_turned, problem.m, problem.n),
-        )
-        self.lhs_view = is_view * needs_view(self.lhs_stored, self.swizzle, size)
-        self.rhs_view = is_view * needs_view(self.rhs_stored, self.swizzle, size)
-        self.out_view = is_view * needs_view(out_stored, self.out_swizzle, out_size)
+        is_view = config.edges == "view"
+        self.lhs_view = self.rhs_view = self.out_view = is_view
+        if is_view is not False:  # one configuration without a view has no more to know
+            self.lhs_view = is_view & needs_view(self.lhs_stored, self.swizzle, size)
+            self.rhs_view = is_view & needs_view(self.rhs_stored, self.swizzle, size)
+            m, n = problem.m, problem.n
+            out_stored = (chosen(lies_turned, n, m), chosen(lies_turned, m, n))
+            self.out_view = is_view & needs_view(out_stored, self.out_swizzle, out_size)
         lhs_bytes = aligned(config.stages * tile_m * tile_k * size)
         ring_bytes = lhs_bytes + aligned(config.stages * tile_k * tile_n * size)
         self.pieces = (self.wg_m // config.epi_m) * (self.wg_n // config.epi_n)
@@ -115,6 +115,10 @@ def lesser(a: Any, b: Any) -> Any:
 
 def chosen(is_first: Any, first: Any, second: Any) -> Any:
     """Returns `first` where `is_first`, else `second`: numbers, or arrays element by element."""
+    if is_first is False:
+        return second
+    if is_first is True:
+        return first
     is_first = is_first * 1
     return first * is_first + second * (1 - is_first)
 
