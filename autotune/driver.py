@@ -3,53 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
-from autotune.census import first_reason, screened_counts, space_counts
-from autotune.confirmation import confirmed_winner
-from autotune.errors import AutotuneError, NothingLegalError, NothingSurvivedError
 from autotune.interrupt import DeferredInterrupt
-from autotune.ledger.provenance import Provenance
-from autotune.ledger.storage import Ledger, open_ledger
-from autotune.progress import Budget, Progress, top_rules
-from autotune.protocol import resolved
-from autotune.result import Counts, ProblemResult, RunResult, Winner
-from autotune.screening import Screening, ScreenResult
-from autotune.seam import Candidate, Confirmed, ConfirmJob, Evaluator, Failed, Measured, Race, RaceJob
-from autotune.search import make_searcher
+from autotune.problemrun import ProblemRun, ProblemScreening, Stages, race_processes
+from autotune.progress import Budget
+from autotune.result import ProblemResult, RunResult
 from autotune.sessions import as_one, raced
-from autotune.verdict import finalists, first_batch, judge
 
-_POLL_S = 0.25
-
-Screened = list[tuple[dict[str, Any], ScreenResult]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stages:
-    """The parts that a run is made of.
-
-    Attributes:
-        evaluator: Closed by the driver, however the run ends.
-        toolchain: Versions by tool; "jax", "jaxlib" and "driver" take part in a study's name.
-        evaluator_source: Digest of what a replay replays, so that another recorded space is another study.
-        promote: Hears of each problem's result, on a GPU only and never of one without a winner.
-    """
-
-    target: Any
-    evaluator: Evaluator
-    progress: Progress
-    toolchain: Mapping[str, str | None]
-    evaluator_source: str = ""
-    promote: Callable[[ProblemResult], None] | None = None
-    open_ledger: Callable[..., Ledger] = open_ledger
-    make_searcher: Callable[..., Any] = make_searcher
-    job_ids: Iterator[int] = field(default_factory=itertools.count)
+AT_ONCE = 4  # problems whose races share the card: what was won is promoted after so many
 
 
 def run(config: Any, device: Any, stages: Stages, *, fresh: bool = False) -> RunResult:
@@ -70,16 +34,55 @@ def run(config: Any, device: Any, stages: Stages, *, fresh: bool = False) -> Run
     with closing(stages), DeferredInterrupt() as interrupt:
         # All spaces first: a wrong knob ends the run before anything is written.
         spaces = [stages.target.space(w.problem, device, config.space) for w in config.problems]
-        results = []
+        runs = [
+            ProblemRun(config, device, stages, weighted, space, interrupt)
+            for weighted, space in zip(config.problems, spaces)
+        ]
+        results: list[ProblemResult] = []
         budget = Budget(candidates=config.search.candidates, seconds=config.search.seconds)
-        for weighted, space in zip(config.problems, spaces):
-            interrupt.raise_if_requested()
-            one = ProblemRun(config, device, stages, weighted, space, interrupt)
-            result = one.run(budget, fresh)
-            results.append(result)
-            if stages.promote is not None and stages.evaluator.kind == "gpu" and result.winner is not None:
-                stages.promote(result)
+        is_gpu = stages.evaluator.kind == "gpu"
+        for batch in itertools.batched(runs, AT_ONCE if is_gpu else 1):
+            found = []
+            for one in batch:
+                interrupt.raise_if_requested()
+                found.append((one, one.screened(budget, fresh)))
+            _race_together(config, stages, found, interrupt)
+            for one, screened in found:
+                result = screened if isinstance(screened, ProblemResult) else one.finished(screened)
+                results.append(result)
+                if stages.promote is not None and is_gpu and result.winner is not None:
+                    stages.promote(result)
     return RunResult(name=config.name, evaluator=stages.evaluator.kind, problems=tuple(results))
+
+
+def _race_together(
+    config: Any,
+    stages: Stages,
+    found: list[tuple[ProblemRun, ProblemScreening | ProblemResult]],
+    interrupt: DeferredInterrupt,
+) -> None:
+    """Records the first race of each problem of a batch, all of them at once.
+
+    A race takes 12 to 30 s, of which most is starting processes, lowering and compiling (H200, 16 cores, 2026-11-30):
+    while one measures, the others do that. A batch of one is left to `ProblemRun.finished`.
+    """
+    if len(found) < 2:
+        return
+    asked = {
+        index: (one, screened, *first)
+        for index, (one, screened) in enumerate(found)
+        if isinstance(screened, ProblemScreening) and (first := one.first_race(screened))
+    }
+    races = raced(
+        stages.evaluator,
+        [(index, job) for index, (_, _, _, job) in asked.items()],
+        processes=race_processes(config, stages),
+        job_ids=stages.job_ids,
+        between=interrupt.raise_if_requested,
+    )
+    for index, results in races:
+        one, screened, racers, _ = asked[index]
+        one.record_race(screened.ledger, racers, as_one(results))
 
 
 @contextlib.contextmanager
@@ -90,253 +93,3 @@ def closing(stages: Stages) -> Iterator[None]:
     finally:
         stages.progress.end()
         stages.evaluator.close()
-
-
-class ProblemRun:
-    """One problem of a run, from its space to its result.
-
-    Attributes:
-        protocol: How its times are taken, without any "auto".
-    """
-
-    def __init__(
-        self,
-        config: Any,
-        device: Any,
-        stages: Stages,
-        weighted: Any,
-        space: Any,
-        interrupt: DeferredInterrupt,
-    ) -> None:
-        self._config, self._device, self._stages = config, device, stages
-        self._problem, self._weight, self._space = weighted.problem, weighted.weight, space
-        self._interrupt = interrupt
-        # What was recorded was recorded by one protocol; replaying it by another would be a false name.
-        is_replay = stages.evaluator.kind == "replay"
-        given = config.protocol
-        self.protocol = given if is_replay else resolved(given, self._problem, stages.target)
-
-    def run(self, budget: Budget, fresh: bool) -> ProblemResult:
-        """Returns the result; NothingLegalError and NothingSurvivedError become its `failure`."""
-        counts = space_counts(self._space)
-        try:
-            self.require_legal(counts)
-        except NothingLegalError as failure:
-            return self._result(counts, failure=failure)
-        ledger = self.open_ledger(fresh)
-        screening = self.screen(ledger, budget)
-        counts = screened_counts(counts, screening.results, screening.resumed, screening.draws_rejected)
-        if counts.lowered:
-            return self._result(counts, ledger=ledger)
-        try:
-            winner, results = confirmed_winner(
-                screening.results,
-                lambda screened: self._race(ledger, screened),
-                lambda knobs: self.confirm(ledger, knobs),
-            )
-        except NothingSurvivedError as failure:
-            return self._result(counts, ledger=ledger, failure=failure)
-        counts = screened_counts(counts, results, screening.resumed, screening.draws_rejected)
-        return self._result(counts, ledger=ledger, winner=winner)
-
-    def open_ledger(self, fresh: bool) -> Ledger:
-        """Opens the problem's study, a new one if `fresh`."""
-        stages, evaluator = self._stages, self._stages.evaluator.kind
-        provenance = Provenance(
-            target=stages.target.name,
-            problem=self._problem.to_fields(),
-            space=self._space.knobs,
-            protocol=self.protocol,
-            device=dataclasses.asdict(self._device),
-            toolchain=stages.toolchain,
-            sources=stages.target.source_digest(),
-            evaluator=f"{evaluator}:{stages.evaluator_source}" if stages.evaluator_source else evaluator,
-            title=self._problem.describe(),
-        )
-        return stages.open_ledger(
-            provenance,
-            results=self._config.results,
-            storage=self._config.storage,
-            fresh=fresh,
-            say=stages.progress.say,
-        )
-
-    def screen(self, ledger: Ledger, budget: Budget) -> Screening:
-        """Screens until `budget` ends; a study that is finished already is read and not measured."""
-        stages = self._stages
-        defaults = stages.target.default_configs(self._problem, self._device)
-        screening = Screening(
-            target=stages.target,
-            problem=self._problem,
-            device=self._device,
-            evaluator=stages.evaluator,
-            searcher=stages.make_searcher(self._config.search, self._space, defaults),
-            ledger=ledger,
-            budget=budget,
-            progress=stages.progress,
-            job_ids=stages.job_ids,
-            protocol=self.protocol,
-            interrupted=self._interrupt.requested,
-        )
-        title = self._problem.describe()
-        if screening.is_finished:
-            stages.progress.say(f"{title}: {screening.resumed} candidates recorded, nothing left to measure")
-        else:
-            if screening.resumed:
-                stages.progress.say(f"{title}: {screening.resumed} candidates recorded, going on")
-            self._screen(screening, title, budget)
-        return screening
-
-    def _screen(self, screening: Screening, title: str, budget: Budget) -> None:
-        self._stages.progress.begin(title, budget)
-        try:
-            screening.run()
-        except KeyboardInterrupt:
-            self._stages.progress.say(
-                f"{title}: interrupted; {len(screening.results)} candidates are recorded, the same command goes on"
-            )
-            raise
-        finally:
-            self._stages.progress.end()
-
-    def race(self, ledger: Ledger, racers: list[Mapping[str, Any]]) -> Race | Failed:
-        """Returns the race of `racers` with the rivals: a recorded one, or a new one that is then recorded.
-
-        It is run in several processes, each fresh: XLA decides once a process how to multiply, and memory is laid
-        out once. With no racers the rivals are measured alone.
-        """
-        settings = self._config.race
-        for record in ledger.races():
-            if (
-                list(record.finalists) == racers
-                and record.rounds == settings.rounds
-                and isinstance(record.result, Race)
-            ):
-                return record.result
-        result = self._raced(racers, self._formulations(ledger))
-        winner = judge(racers, result) if isinstance(result, Race) else None
-        index = racers.index(dict(winner.knobs)) if winner else None
-        ledger.record_race(racers, settings.rounds, result, index, winner.time_us if winner else 0.0)
-        return result
-
-    def _raced(self, racers: list[Mapping[str, Any]], formulations: tuple[str, ...] | None) -> Race | Failed:
-        settings, stages = self._config.race, self._stages
-        job = RaceJob(
-            job_id=0,
-            problem=self._problem,
-            target=stages.target.name,
-            candidates=tuple(self._candidate(knobs) for knobs in racers),
-            rounds=settings.rounds,
-            protocol=self.protocol,
-            formulations=formulations,
-            seconds=settings.seconds,
-        )
-        ((_, results),) = raced(
-            stages.evaluator,
-            [(0, job)],
-            processes=settings.processes if stages.evaluator.kind == "gpu" else 1,
-            job_ids=stages.job_ids,
-            between=self._interrupt.raise_if_requested,
-        )
-        return as_one(results)
-
-    def _formulations(self, ledger: Ledger) -> tuple[str, ...] | None:
-        """Returns which of XLA's formulations to race: once the study knows the best one, it and the plain one."""
-        if self._config.race.rivals == "full":
-            rivals = getattr(self._stages.target, "rivals", None)
-            return tuple(rivals(self._problem)) if rivals else None
-        for record in reversed(ledger.races()):
-            if isinstance(record.result, Race):
-                winner = judge(list(record.finalists), record.result)
-                if winner is not None and winner.formulation:
-                    return tuple(dict.fromkeys(("plain", winner.formulation)))
-        return None
-
-    def _race(self, ledger: Ledger, screened: Screened) -> Winner:
-        """Races the best; where none of them survives the race, the next best."""
-        survivors = finalists((knobs, result) for knobs, result in screened if isinstance(result, Measured))
-        most = self._config.race.finalists
-        lost: list[Failed] = []
-        start, end = 0, first_batch(survivors, most)
-        while start < len(survivors):
-            batch = [knobs for knobs, _ in survivors[start:end]]
-            race = self.race(ledger, batch)
-            winner = judge(batch, race) if isinstance(race, Race) else None
-            if winner is not None:
-                return winner
-            entries = [lane.result for lane in race.entries] if isinstance(race, Race) else [race]
-            lost += [result for result in entries if isinstance(result, Failed)]
-            start, end = end, end + most
-        failures = [result for _, result in screened if isinstance(result, Failed)]
-        raise self.none_survived(failures + lost)
-
-    def confirm(self, ledger: Ledger, knobs: Mapping[str, Any]) -> Confirmed | Failed:
-        """Returns how a configuration did on fresh inputs: as recorded, or now, and then it is recorded.
-
-        Where nothing is measured there is nothing to confirm.
-        """
-        if self._stages.evaluator.kind != "gpu":
-            return Confirmed(runs=0, error=0.0)
-        for known, result in ledger.confirmations():
-            if known == dict(knobs):
-                return result
-        job_id = next(self._stages.job_ids)
-        self._stages.evaluator.submit(ConfirmJob(job_id=job_id, candidate=self._candidate(knobs)))
-        result = self._await(job_id)
-        ledger.record_confirmation(knobs, result)
-        if isinstance(result, Failed):
-            self._stages.progress.say(
-                f"{self._problem.describe()}: the winner is demoted: {result.reason}: {result.detail}"
-            )
-        return result
-
-    def _await(self, job_id: int) -> Confirmed | Failed:
-        """Returns the result of a confirmation, the only job in flight."""
-        while True:
-            for outcome in self._stages.evaluator.poll(_POLL_S):
-                assert outcome.job_id == job_id and isinstance(outcome.result, Confirmed | Failed)
-                return outcome.result
-            self._interrupt.raise_if_requested()
-
-    def _candidate(self, knobs: Mapping[str, Any]) -> Candidate:
-        target = self._stages.target
-        config = target.config_from_knobs(knobs)
-        return Candidate(target=target.name, problem=self._problem, config=config, device=self._device)
-
-    def require_legal(self, counts: Counts) -> None:
-        """Raises NothingLegalError where the space holds nothing legal."""
-        if counts.legal:
-            return
-        rejected = top_rules(counts.rejected, shown=len(counts.rejected)) or "nothing, the space is empty"
-        raise NothingLegalError(
-            f"{self._problem.describe()}: none of {counts.raw:,} configurations is legal on {self._device.kind}; "
-            f"rejected: {rejected}{first_reason(self._stages.target, self._problem, self._space, self._device)}"
-        )
-
-    def none_survived(self, failures: list[Failed]) -> NothingSurvivedError:
-        """Returns the error that counts `failures` by reason and quotes the most frequent detail."""
-        reasons = Counter(failed.reason for failed in failures)
-        text = f"{self._problem.describe()}: no candidate survived; failed: {top_rules(reasons, shown=len(reasons))}"
-        for (reason, detail), times in Counter((f.reason, f.detail) for f in failures).most_common(1):
-            text += f"; most often ({times}x) {reason}: {' '.join(detail.split())}"
-        return NothingSurvivedError(text)
-
-    def _result(
-        self,
-        counts: Counts,
-        *,
-        ledger: Ledger | None = None,
-        winner: Winner | None = None,
-        failure: AutotuneError | None = None,
-    ) -> ProblemResult:
-        return ProblemResult(
-            problem=self._problem,
-            weight=self._weight,
-            device=self._device,
-            protocol=self.protocol,
-            evaluator=self._stages.evaluator.kind,
-            study=ledger.name if ledger else None,
-            counts=counts,
-            winner=winner,
-            failure=failure,
-        )

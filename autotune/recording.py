@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.census import space_counts
-from autotune.driver import ProblemRun, Stages, closing
+from autotune.driver import closing
 from autotune.errors import NothingSurvivedError
 from autotune.interrupt import DeferredInterrupt
 from autotune.lanes import fixed_order
+from autotune.problemrun import ProblemRun, Stages
 from autotune.progress import Budget
 from autotune.seam import Failed, Measured, Race, RaceEntry
 

@@ -13,7 +13,7 @@ from autotune.driver import Stages, run
 from autotune.errors import NothingLegalError, NothingSurvivedError
 from autotune.ledger.storage import open_ledger
 from autotune.runconfig import RaceSettings
-from autotune.seam import Failed, RaceEntry
+from autotune.seam import Failed, RaceEntry, RaceJob
 from tests.helpers.scripted import (
     ScriptedConfig,
     ScriptedDevice,
@@ -236,6 +236,43 @@ def test_a_check_that_knows_more_than_the_space_is_counted_and_obeyed(tmp_path):
     result = tuned(tmp_path, evaluator, Stricter(), sampler="exhaustive", candidates=1000).problems[0]
     assert all(knobs["stages"] != 4 for knobs in evaluator.screened)
     assert result.counts.draws_rejected == {"late": 212 - len(evaluator.screened)}
+
+
+class Overlapping(ScriptedEvaluator):
+    """Also tells the problems of the races in flight, and of each promotion how many races were over."""
+
+    def __init__(self, **options):
+        super().__init__(capacity=8, **options)
+        self.together = set()
+
+    def poll(self, timeout_s):
+        flying = frozenset(job.problem.m for job in self._queue if isinstance(job, RaceJob))
+        self.together |= {flying} if len(flying) > 1 else set()
+        return super().poll(timeout_s)
+
+
+def test_races_of_several_problems_are_in_flight_together_and_each_is_promoted_in_turn(tmp_path):
+    problems = tuple(ScriptedWeighted(problem=ScriptedProblem(m=m)) for m in (1, 2, 3, 4, 5))
+    evaluator, promoted = Overlapping(), []
+    race = RaceSettings(processes=3, rounds=5, seconds=2.0)
+    result = tuned(
+        tmp_path,
+        evaluator,
+        problems=problems,
+        race=race,
+        candidates=6,
+        promote=lambda one: promoted.append((one.problem.m, len(evaluator.races))),
+    )
+    # four at once, three sessions each; the fifth alone
+    assert promoted == [(1, 12), (2, 12), (3, 12), (4, 12), (5, 15)]
+    assert frozenset({1, 2, 3}) in evaluator.together
+    assert not any(5 in flying for flying in evaluator.together)
+    # what a batch raced is recorded: the same command measures nothing more
+    again = ScriptedEvaluator()
+    assert [
+        one.winner for one in tuned(tmp_path, again, problems=problems, race=race, candidates=6).problems
+    ] == [one.winner for one in result.problems]
+    assert not again.screened and not again.races
 
 
 def test_nothing_legal_is_told_with_its_rules_and_the_other_problems_are_tuned(tmp_path):
