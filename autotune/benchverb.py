@@ -16,12 +16,14 @@ from autotune.benchtable import BenchRow, csv_text, line, markdown
 from autotune.errors import InputError
 from autotune.evaluate import make_evaluator
 from autotune.evaluate.capacity import default_workers
+from autotune.fields import Place
 from autotune.protocol import AUTO, resolved
 from autotune.runconfig import RaceSettings, suite_problems
 from autotune.seam import Candidate, Evaluator, Failed, Limits, Race, RaceJob
 from autotune.sessions import as_one, raced
 from autotune.target import load_target
 from autotune.verdict import judge, rival_times
+from autotune.writable import require_writable
 
 TARGET = "hopper_matmul"
 MOST_WORKERS = 8  # of races that wait for one card
@@ -51,13 +53,15 @@ def bench(
         shared_gpu: Go on although others use the card.
 
     Raises:
-        InputError: There is no Hopper GPU that jax can use.
+        InputError: There is no Hopper GPU that jax can use, or `out` cannot be written.
     """
     gpus = machine.hopper_gpus()
     if not gpus or not machine.has_cuda_jax():
         raise InputError(
             "bench: no Hopper GPU here that jax can use; run it on a host with an H100, H200 or GH200"
         )
+    if out is not None:
+        require_writable(out, Place(path="--out"), files=("bench.csv", "bench.md"))
     admit(gpus[0], shared=shared_gpu, say=lambda line: print(line, flush=True))
     target = load_target(TARGET)
     known = target.device_named(gpus[0].kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ def text(changes: list[Change]) -> str:
 
 def _side(named: str, root: Path) -> dict[str | None, BestFile]:
     """Returns the files of one side by name; the one file of a path under None."""
-    if Path(named).is_file():
+    if os.path.isfile(named):
         found = read_best(Path(named))
         assert found is not None
         return {None: found}

@@ -9,7 +9,7 @@ from typing import Any
 from autotune.bestfile import entry_key, read_best
 from autotune.errors import InputError
 from autotune.target import load_target
-from autotune.textable import aligned
+from autotune.textable import fitted, terminal_width
 
 HEADER = ("date", "verdict", "winner", "kernel us", "XLA us", "config", "card", "driver", "jax", "jaxlib")
 
@@ -55,7 +55,7 @@ def text(rows: list[dict[str, Any]]) -> str:
     """Returns the history as a table."""
     if not rows:
         return "no history of this problem"
-    return aligned(HEADER, [_row(row) for row in rows], right=(3, 4))
+    return fitted(HEADER, [_row(row) for row in rows], right=(3, 4), below=5, width=terminal_width())
 
 
 def _named(folder: Path, slug: str | None, ending: str) -> list[Path]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from autotune.errors import InputError
+from autotune.fields import Place
+from autotune.writable import require_writable
 
 SIZES = ("m", "n", "k")
 NOT_FIELDS = (
@@ -83,10 +85,17 @@ def _merge(names: Sequence[str], output: str | None) -> int:
         print(best_text(merged.device, merged.raw), end="")
     else:
         path = Path(output)
-        if not path.parent.is_dir():
-            raise InputError(f"--output {output}: {path.parent} is no folder")
-        with locked(path.parent):
-            write_best(path, merged.device, merged.raw)
+        place = Place(path="--output")
+        if not os.path.isdir(path.parent):
+            raise place.refuses(output, f"a file in a folder that is there, but {path.parent} is none")
+        if os.path.isdir(path):
+            raise place.refuses(output, f"a file, but {path} is a folder")
+        require_writable(path.parent, place)
+        try:
+            with locked(path.parent):
+                write_best(path, merged.device, merged.raw)
+        except OSError as error:
+            raise place.refuses(output, f"a file that can be written, but: {error.strerror}") from None
     for key, (path, reason) in merged.origin.items():
         print(f"{key}: {path}: {reason}", file=sys.stderr)
     return 0
@@ -100,9 +109,12 @@ def _history(arguments: argparse.Namespace) -> int:
     fields: dict[str, Any] = {
         renamed.get(name, name): value for name, value in vars(arguments).items() if name not in left_out
     }
+    results = Path("results" if arguments.results is None else arguments.results)
+    if arguments.results is not None and not os.path.isdir(results):
+        raise Place(path="--results").refuses(arguments.results, "a results folder that is there")
     rows = besthistory.history(
         fields,
-        results=Path(arguments.results or "results"),
+        results=results,
         device=getattr(arguments, "device", None),
     )
     print(json.dumps(rows) if arguments.json else besthistory.text(rows))

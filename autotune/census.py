@@ -10,7 +10,7 @@ from typing import Any
 from autotune.progress import top_rules
 from autotune.result import Counts
 from autotune.seam import Failed, LoweredOnly, Measured
-from autotune.textable import aligned
+from autotune.textable import fitted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +28,12 @@ class Census:
     device: Any
     rows: tuple[CensusRow, ...]
 
-    def text(self) -> str:
-        """Returns a table: raw and legal configurations of each problem, and the rejected ones by rule."""
+    def text(self, width: int | None = None) -> str:
+        """Returns a table: raw and legal configurations of each problem, and the rejected ones by rule.
+
+        Args:
+            width: Columns of the terminal that it is for; None: one line a row, however long.
+        """
         body = [
             (
                 row.problem.describe(),
@@ -40,7 +44,8 @@ class Census:
             )
             for row in self.rows
         ]
-        return aligned(("problem", "raw", "legal", "rejected", "by rule"), body, right=(1, 2, 3))
+        header = ("problem", "raw", "legal", "rejected", "by rule")
+        return fitted(header, body, right=(1, 2, 3), below=4, width=width)
 
 
 def census(config: Any, target: Any, device: Any) -> Census:

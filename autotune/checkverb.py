@@ -7,8 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from autotune.arguments import whole
 from autotune.errors import InputError, NothingLegalError
 from autotune.lint import command
+from autotune.textable import terminal_width
 
 AUDIT_SEED = 0
 
@@ -19,11 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "CONFIG.yaml in place of FILE.py:FUNC checks every configuration of a run config's space."
     parser.add_argument(
         "--audit",
-        type=int,
+        type=whole,
         metavar="N",
         help="hold N random configurations and N random kernels against the real lowering, instead",
     )
-    parser.add_argument("--seed", type=int, default=AUDIT_SEED, metavar="N", help="of the audit")
+    parser.add_argument("--seed", type=whole, default=AUDIT_SEED, metavar="N", help="of the audit")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -55,7 +57,8 @@ def _config(arguments: argparse.Namespace) -> int:
         )
     else:
         print(f"on {device.kind}, nothing is lowered")
-        print("\n\n".join(configcheck.render(report) for report in reports))
+        width = terminal_width()
+        print("\n\n".join(configcheck.render(report, width) for report in reports))
     for report in reports:
         if not report.legal:
             raise NothingLegalError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import io
 import json
 import os
 import sys
@@ -12,10 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import autotune
-from autotune import environment
+from autotune import environment, interrupt
+from autotune.arguments import Parser, number, whole
 from autotune.errors import AutotuneError, InputError
 
-INTERRUPTED = 130
+KERNEL_FAMILIES = ("hopper_matmul",)
 BROKEN_PIPE = 141  # what a shell reports for a command that SIGPIPE ended
 EXIT_CODES = """exit codes:
   0    done
@@ -38,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    _open_closed_streams()
+    _mend_streams()
+    environment.leave_cores_to_workers()
     try:
         arguments = _parser().parse_args(argv)
         with warnings.catch_warnings():
@@ -47,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except KeyboardInterrupt:
         print("autotune: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return interrupt.INTERRUPTED
     except BrokenPipeError:
         # The reader went away, as `| head` does. Python would complain again while it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -55,27 +58,43 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (AutotuneError, OSError, ModuleNotFoundError) as error:
         if environment.is_verbose() or _is_own_module(error):
             raise
-        if isinstance(error, ModuleNotFoundError):
-            error = f"{error.name} is not installed; install hopper-autotune with what it needs, as the README says"
-        print(f"autotune: error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"autotune: error: {' '.join(_words(error).split())}", file=sys.stderr)
         return error.exit_code if isinstance(error, AutotuneError) else 1
     return code
 
 
-def _open_closed_streams() -> None:
-    """Gives a process that was started with closed streams streams that go nowhere."""
+def _mend_streams() -> None:
+    """Gives a process that was started with closed streams streams that go nowhere.
+
+    A character that an open one cannot show, in a path of the user's, is escaped, and not the end of the command.
+    """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - it stays open to the end of the process
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        if error.name in KERNEL_FAMILIES:
+            return f"{error.name} is not found; from a source tree start with PYTHONPATH=.:kernels, or install it"
+        return (
+            f"{error.name} is not installed; install hopper-autotune with what it needs, as the README says"
+        )
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error)
 
 
 def _is_own_module(error: BaseException) -> bool:
-    is_missing = isinstance(error, ModuleNotFoundError)
-    return is_missing and (error.name or "").partition(".")[0] in ("autotune", "hopper_matmul")
+    """Returns whether a module of this repository is missing, which no user can have caused."""
+    name = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
+    return name.partition(".")[0] in ("autotune", *KERNEL_FAMILIES) and name not in KERNEL_FAMILIES
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="autotune",
         description="Tunes matrix products for NVIDIA Hopper GPUs.",
         epilog=EXIT_CODES,
@@ -85,17 +104,19 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     _add_run(verbs)
     _add_record(verbs)
+    _add_compare(verbs)
     _add_best(verbs)
     _add_nightly(verbs)
     _add_bench(verbs)
     _add_check(verbs)
-    _add_verb(verbs, "doctor", _doctor, "say what this machine offers: versions, GPUs, evaluator, best files")
+    text = "say what this machine offers: versions, GPUs, evaluator, best files"
+    _add_verb(verbs, "doctor", _doctor, text).add_argument(
+        "--json", action="store_true", help="print one JSON object"
+    )
     return parser
 
 
-def _add_verb(
-    verbs: Any, name: str, verb: Callable[[argparse.Namespace], int], text: str
-) -> argparse.ArgumentParser:
+def _add_verb(verbs: Any, name: str, verb: Callable[[argparse.Namespace], int], text: str) -> Parser:
     parser = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
     parser.set_defaults(verb=verb)
     return parser
@@ -107,9 +128,9 @@ def _add_run(verbs: Any) -> None:
     parser.add_argument("--dry-run", action="store_true", help="only count the configurations; write nothing")
     _add_study_options(parser)
     parser.add_argument("--evaluator", metavar="X", help="auto, gpu, replay or lower")
-    parser.add_argument("--candidates", type=int, metavar="N", help="candidates of each problem")
-    parser.add_argument("--seconds", type=float, metavar="S", help="seconds of each problem")
-    parser.add_argument("--seed", type=int, metavar="N", help="of the search and of the operands")
+    parser.add_argument("--candidates", type=whole, metavar="N", help="candidates of each problem")
+    parser.add_argument("--seconds", type=number, metavar="S", help="seconds of each problem")
+    parser.add_argument("--seed", type=whole, metavar="N", help="of the search and of the operands")
 
 
 def _add_record(verbs: Any) -> None:
@@ -125,7 +146,7 @@ def _add_study_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fresh", action="store_true", help="start over instead of going on with what is recorded"
     )
-    parser.add_argument("--workers", type=int, metavar="N", help="worker processes")
+    parser.add_argument("--workers", type=whole, metavar="N", help="worker processes")
     parser.add_argument(
         "--shared-gpu",
         action="store_true",
@@ -139,11 +160,11 @@ def _add_best(verbs: Any) -> None:
         verbs, "best", _best, "print the best known configuration of a problem, and how it was found"
     )
     for name in ("m", "n", "k"):
-        parser.add_argument(name, type=int, nargs="?", metavar=name.upper())
+        parser.add_argument(name, type=whole, nargs="?", metavar=name.upper())
     for name in ("dtype", "rhs-dtype", "out-dtype", "layout", "accumulation", "scales", "epilogue"):
         parser.add_argument(f"--{name}", metavar="NAME", default=argparse.SUPPRESS)
     for name in ("batch", "groups"):
-        parser.add_argument(f"--{name}", type=int, metavar="N", default=argparse.SUPPRESS)
+        parser.add_argument(f"--{name}", type=whole, metavar="N", default=argparse.SUPPRESS)
     parser.add_argument(
         "--device",
         metavar="KIND",
@@ -173,10 +194,25 @@ def _add_check(verbs: Any) -> None:
     checkverb.add_arguments(_add_verb(verbs, "check", checkverb.run, text))
 
 
+def _add_compare(verbs: Any) -> None:
+    text = "replay samplers on recorded spaces, and say how fast each finds what is good"
+    parser = _add_verb(verbs, "compare", _compare, text)
+    parser.add_argument("config", metavar="CONFIG", help="a YAML file; its problems that are recorded count")
+    parser.add_argument(
+        "--samplers", default="auto", metavar="A,B", help="such as auto,tpe; random is always beside"
+    )
+    parser.add_argument("--seeds", type=whole, default=50, metavar="N", help="searches of each sampler (50)")
+    parser.add_argument(
+        "--candidates", type=whole, default=100, metavar="N", help="measured in each search (100)"
+    )
+    parser.add_argument("--plot", metavar="FILE.svg", help="in place of DIR/compare/NAME.svg")
+    parser.add_argument("--results", metavar="DIR", help="folder of recorded/ and compare/")
+
+
 def _add_bench(verbs: Any) -> None:
     parser = _add_verb(verbs, "bench", _bench, "race what the lookup answers against XLA on this GPU")
     parser.add_argument(
-        "sizes", nargs="*", type=int, metavar="M N K", help="sizes of a problem, or of several"
+        "sizes", nargs="*", type=whole, metavar="M N K", help="sizes of a problem, or of several"
     )
     parser.add_argument("--suite", metavar="FILE.csv", help="problems, such as configs/suites/dev.csv")
     parser.add_argument("--kernel-only", action="store_true", help="always a kernel of ours, never XLA")
@@ -194,15 +230,17 @@ def _bench(arguments: argparse.Namespace) -> int:
     from autotune import benchverb, fields, runconfig
 
     problems = benchverb.asked_problems(arguments.suite, arguments.sizes)
-    out = arguments.out and runconfig.results_folder(arguments.out, fields.Place(path="--out"))
-    benchverb.bench(
-        problems,
-        kernel_only=arguments.kernel_only,
-        out=out,
-        rivals=arguments.rivals,
-        exhaustive=arguments.exhaustive,
-        shared_gpu=arguments.shared_gpu,
-    )
+    given = arguments.out
+    out = None if given is None else runconfig.results_folder(given, fields.Place(path="--out"))
+    with interrupt.heard():
+        benchverb.bench(
+            problems,
+            kernel_only=arguments.kernel_only,
+            out=out,
+            rivals=arguments.rivals,
+            exhaustive=arguments.exhaustive,
+            shared_gpu=arguments.shared_gpu,
+        )
     return 0
 
 
@@ -210,13 +248,14 @@ def _run(arguments: argparse.Namespace) -> int:
     config, workers = _config(arguments)
     from autotune import runs
 
-    runs.run(
-        config,
-        workers=workers,
-        fresh=arguments.fresh,
-        dry_run=arguments.dry_run,
-        shared_gpu=arguments.shared_gpu,
-    )
+    with interrupt.heard():
+        runs.run(
+            config,
+            workers=workers,
+            fresh=arguments.fresh,
+            dry_run=arguments.dry_run,
+            shared_gpu=arguments.shared_gpu,
+        )
     return 0
 
 
@@ -224,7 +263,23 @@ def _record(arguments: argparse.Namespace) -> int:
     config, workers = _config(arguments)
     from autotune import runs
 
-    runs.record(config, workers=workers, fresh=arguments.fresh, shared_gpu=arguments.shared_gpu)
+    with interrupt.heard():
+        runs.record(config, workers=workers, fresh=arguments.fresh, shared_gpu=arguments.shared_gpu)
+    return 0
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from autotune import compareverb
+
+    with interrupt.heard():
+        compareverb.compare(
+            arguments.config,
+            samplers=arguments.samplers,
+            seeds=arguments.seeds,
+            candidates=arguments.candidates,
+            plot=arguments.plot,
+            results=arguments.results,
+        )
     return 0
 
 
@@ -243,14 +298,16 @@ def _config(arguments: argparse.Namespace) -> tuple[Any, int | None]:
 def _nightly(arguments: argparse.Namespace) -> int:
     from autotune.nightly import command
 
-    return command.run(arguments.config, arguments.results)
+    with interrupt.heard():
+        return command.run(arguments.config, arguments.results)
 
 
 def _best(arguments: argparse.Namespace) -> int:
     from autotune import bestverb, lookup
 
     if not bestverb.is_lookup(arguments):
-        return bestverb.run(arguments)
+        with interrupt.heard():
+            return bestverb.run(arguments)
     options = {name: value for name, value in vars(arguments).items() if name not in bestverb.NOT_FIELDS}
     try:
         best = lookup.best_config(**options)
@@ -294,7 +351,8 @@ def _best_text(best: Any) -> str:
 def _doctor(arguments: argparse.Namespace) -> int:
     from autotune import doctor
 
-    print(doctor.report())
+    facts = doctor.facts()
+    print(json.dumps(facts, indent=2) if arguments.json else doctor.text(facts))
     return 0
 
 

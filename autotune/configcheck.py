@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.runconfig import RunConfig, check_space
-from autotune.textable import aligned
+from autotune.textable import fitted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +75,18 @@ def _report(config: RunConfig, target: Any, device: Any, problem: Any) -> SpaceR
     return SpaceReport(problem=problem, raw=space.raw_size, legal=legal.size, rules=tuple(rules))
 
 
-def render(report: SpaceReport) -> str:
-    """Returns a report as text: the share that is legal, and for each rule its count and an example."""
+def render(report: SpaceReport, width: int | None = None) -> str:
+    """Returns a report as text: the share that is legal, and for each rule its count and an example.
+
+    Args:
+        width: Columns of the terminal that it is for; None: one line a rule, however long.
+    """
     head = f"{report.problem.describe()}: {report.legal:,} of {report.raw:,} configurations are legal"
     head += f" ({report.legal / report.raw:.2%})" if report.raw else ""
     rows = [
         (one.rule, f"{one.count:,}", f"{one.count / report.raw:.1%}", _words(one)) for one in report.rules
     ]
-    table = aligned(("rule", "rejects", "share", "for example"), rows, right=(1, 2))
+    table = fitted(("rule", "rejects", "share", "for example"), rows, right=(1, 2), below=3, width=width)
     return f"{head}\n{table}" if rows else head
 
 

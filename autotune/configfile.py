@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import yaml
@@ -45,10 +46,16 @@ def read_yaml(path: Path) -> object:
     """Returns the one document of a YAML file as plain Python values.
 
     Raises:
-        InputError: Not readable, not YAML, or a key that stands twice in one mapping.
+        InputError: Not readable, not YAML, a key that stands twice in one mapping, or a number that YAML would
+            read as another than it looks.
     """
     try:
         return yaml.load(read_text(path), Loader=_StrictLoader)
+    except _UnclearNumberError as error:
+        mark = error.problem_mark
+        raise Place(file=str(path)).says(
+            f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+        ) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
@@ -101,8 +108,38 @@ def _near_file(path: Path) -> str:
     return near(path.name, names)
 
 
+class _UnclearNumberError(yaml.MarkedYAMLError):
+    """A number that YAML 1.1 reads as another than it looks: 010 as 8, 1:30 as 90."""
+
+
+_UNCLEAR = "!unclear"
+_UNCLEAR_NUMBER = re.compile(r"[-+]?0[0-9_]+|[-+]?[0-9][0-9_]*(?::[0-9]+)+(?:\.[0-9_]*)?")
+# YAML 1.1 takes 1e3 and 1.5e3 for text.
+_EXPONENT = re.compile(r"[-+]?[0-9]+(?:\.[0-9]*)?[eE][-+]?[0-9]+")
+
+
 class _StrictLoader(yaml.SafeLoader):
-    """yaml.SafeLoader that refuses a key that stands twice, of which YAML would silently keep the last."""
+    """yaml.SafeLoader without its silent surprises.
+
+    It refuses a key that stands twice, of which YAML would keep the last, and numbers that do not mean what they
+    look like; 1e3 is a number.
+    """
+
+    def resolve(self, kind, value, implicit):
+        if kind is yaml.ScalarNode and implicit[0]:  # without quotes
+            if _UNCLEAR_NUMBER.fullmatch(value):
+                return _UNCLEAR
+            if _EXPONENT.fullmatch(value):
+                return "tag:yaml.org,2002:float"
+        return super().resolve(kind, value, implicit)
+
+    def construct_unclear(self, node):
+        meant = "base 60" if ":" in node.value else "octal"
+        raise _UnclearNumberError(
+            problem=f"{shown(node.value)} could be meant as {meant}; write the decimal number without a leading "
+            "zero or colon, or quotes around a text",
+            problem_mark=node.start_mark,
+        )
 
     def construct_mapping(self, node, deep=False):
         seen = set()
@@ -117,3 +154,6 @@ class _StrictLoader(yaml.SafeLoader):
                     )
                 seen.add(key)
         return super().construct_mapping(node, deep=deep)
+
+
+_StrictLoader.add_constructor(_UNCLEAR, _StrictLoader.construct_unclear)

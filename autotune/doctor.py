@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,31 +16,42 @@ from autotune.errors import AutotuneError
 from autotune.target import load_target
 
 
-def report() -> str:
-    """Returns the report as text; what is missing or broken is said, never raised."""
-    lines = [f"python     {sys.version.split()[0]} ({sys.executable})"]
+def facts() -> dict[str, Any]:
+    """Returns what is here as plain data; what is missing or broken is said, never raised."""
     tools = dataclasses.asdict(machine.toolchain())
-    lines += [
-        f"{name:<10} {tools[name] or 'none'}" for name in ("autotune", "jax", "jaxlib", "optuna", "driver")
+    return {
+        "python": {"version": sys.version.split()[0], "path": sys.executable},
+        "versions": {name: tools[name] for name in ("autotune", "jax", "jaxlib", "optuna", "driver")},
+        "gpus": [
+            {**dataclasses.asdict(gpu), "is_hopper": gpu.compute_capability == machine.HOPPER}
+            for gpu in machine.gpus()
+        ],
+        "evaluator": _evaluator(),
+        "best_files": _best_files(),
+    }
+
+
+def text(facts: Mapping[str, Any]) -> str:
+    """Returns the facts as lines to read."""
+    python = facts["python"]
+    lines = [f"python     {python['version']} ({python['path']})"]
+    lines += [f"{name:<10} {version or 'none'}" for name, version in facts["versions"].items()]
+    lines += [_gpu_line(gpu) for gpu in facts["gpus"]] or [
+        "gpus       none that NVML lists and CUDA_VISIBLE_DEVICES admits"
     ]
-    lines += [*_gpu_lines(), f"evaluator  auto takes {_evaluator()}", *_best_lines()]
+    lines.append(f"evaluator  auto takes {facts['evaluator']}")
+    lines += [f"best file  {file['path']}: {_best_words(file)}" for file in facts["best_files"]] or [
+        "best file  none; best_config answers by the heuristic"
+    ]
     return "\n".join(lines)
 
 
-def _gpu_lines() -> list[str]:
-    gpus = machine.gpus()
-    if not gpus:
-        return ["gpus       none that NVML lists and CUDA_VISIBLE_DEVICES admits"]
-    lines = []
-    for gpu in gpus:
-        major, minor = gpu.compute_capability
-        power = f", {gpu.power_limit_w:.0f} W" if gpu.power_limit_w else ""
-        verdict = "" if gpu.compute_capability == machine.HOPPER else " (not Hopper: not used)"
-        memory = f"{gpu.memory_bytes / 2**30:.0f} GiB"
-        lines.append(
-            f"gpu {gpu.index:<6} {gpu.kind}, sm_{major}{minor}, {gpu.sm_count} SMs, {memory}{power}{verdict}"
-        )
-    return lines
+def _gpu_line(gpu: Mapping[str, Any]) -> str:
+    major, minor = gpu["compute_capability"]
+    power = f", {gpu['power_limit_w']:.0f} W" if gpu["power_limit_w"] else ""
+    verdict = "" if gpu["is_hopper"] else " (not Hopper: not used)"
+    memory = f"{gpu['memory_bytes'] / 2**30:.0f} GiB"
+    return f"gpu {gpu['index']:<6} {gpu['kind']}, sm_{major}{minor}, {gpu['sm_count']} SMs, {memory}{power}{verdict}"
 
 
 def _evaluator() -> str:
@@ -64,28 +77,43 @@ def _recorded_folders() -> list[Path]:
     return sorted(folders)
 
 
-def _best_lines() -> list[str]:
-    lines = []
-    for folder in lookup.best_folders():
-        for path in sorted(folder.glob("*.json")) if folder.is_dir() else []:
-            lines.append(f"best file  {path}: {_best_summary(path)}")
-    return lines or ["best file  none; best_config answers by the heuristic"]
+def _best_files() -> list[dict[str, Any]]:
+    return [
+        {"path": str(path), **_best_file(path)}
+        for folder in lookup.best_folders()
+        for path in (sorted(folder.glob("*.json")) if os.path.isdir(folder) else [])
+    ]
 
 
-def _best_summary(path: Path) -> str:
+def _best_file(path: Path) -> dict[str, Any]:
+    """Returns what is in a best file: its kind of device, and how many entries are sound and how many not."""
+    nothing = {"kind": None, "problems": 0, "broken": 0, "illegal": 0}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             found = read_best(path)
-        except AutotuneError as error:
-            return f"broken: {str(error).removeprefix(f'{path}: ')}"
-        sound = [entry for _, entry in found.entries()] if found else []
-    illegal = sum(_is_illegal(entry, found.device["kind"]) for entry in sound)
-    count = len(sound) - illegal
-    broken = f", {len(caught)} broken and left out" if caught else ""
-    broken += f", {illegal} with an illegal configuration and left out" if illegal else ""
-    kind = found.device["kind"] if found else "?"
-    return f"{kind}, {count} problems{broken}"
+        except (AutotuneError, OSError) as error:
+            return {**nothing, "error": str(error).removeprefix(f"{path}: ")}
+        if found is None:  # taken away since it was listed
+            return {**nothing, "error": "is gone"}
+        sound = [entry for _, entry in found.entries()]
+    kind = found.device["kind"]
+    illegal = sum(_is_illegal(entry, kind) for entry in sound)
+    return {
+        "kind": kind,
+        "problems": len(sound) - illegal,
+        "broken": len(caught),
+        "illegal": illegal,
+        "error": None,
+    }
+
+
+def _best_words(file: Mapping[str, Any]) -> str:
+    if file["error"] is not None:
+        return f"broken: {file['error']}"
+    broken = f", {file['broken']} broken and left out" if file["broken"] else ""
+    illegal = f", {file['illegal']} with an illegal configuration and left out" if file["illegal"] else ""
+    return f"{file['kind']}, {file['problems']} problems{broken}{illegal}"
 
 
 def _is_illegal(entry: Any, kind: str) -> bool:

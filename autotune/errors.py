@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 
+def without_password(url: str) -> str:
+    """Returns a storage URL as an error may show it: without its password, and without its options."""
+    scheme, slashes, rest = url.partition("://")
+    rest = rest.partition("?")[0]
+    account, at, host = rest.rpartition("@")  # a password may hold any sign, also this one
+    user, colon, _ = account.partition(":")
+    hidden = f"{user}{colon}***{at}{host}" if colon else rest
+    return f"{scheme}{slashes}{hidden}" if slashes else "***" if "@" in url else url
+
+
 class AutotuneError(Exception):
     """Base of the errors that the command line turns into one line and an exit code."""
 

@@ -30,6 +30,8 @@ class Place:
 
     def refuses(self, value: object, allowed: str) -> InputError:
         """Returns the error that `value` may not stand here."""
+        if not self.path:
+            return self.says(f"holds {shown(value)}; allowed: {allowed}")
         where = f"{self.file}: {self.path}" if self.file else self.path
         return InputError(" ".join(f"{where}={shown(value)}: allowed: {allowed}".split()))
 

@@ -5,6 +5,7 @@ Loads neither jax, numpy, pandas nor Optuna: a model imports this, and calls it 
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
 import warnings
@@ -16,6 +17,7 @@ from typing import Any, Literal
 from autotune import environment, machine
 from autotune.bestfile import Backend, BestEntry, BestFile, BestFileWarning, Ratio, entry_key, read_best
 from autotune.errors import InputError
+from autotune.fields import shown
 from autotune.target import load_target
 
 TARGET = "hopper_matmul"
@@ -113,12 +115,18 @@ def best_config(
         ValueError: A field that no problem can have; the message names it and what is allowed.
         NotMeasuredError: A LookupError; with policy "exact" this problem was not measured on this device.
     """
+    # Before the answers that are kept, to which True is 1 and 64.0 is 64.
+    m, n, k = _size("m", m), _size("n", n), _size("k", k)
+    batch, groups = _size("batch", batch), _size("groups", groups)
     kind = device if device is not None else _kind_here()
     asked = (
         m, n, k, dtype, rhs_dtype, out_dtype, layout, batch, accumulation, scales, epilogue, groups,
         device, kind, policy,
     )  # fmt: skip
-    answer = _answers.get(asked)
+    try:
+        answer = _answers.get(asked)
+    except TypeError:  # a list or the like, which is no field's value; the target says which field's
+        answer = None
     if answer is not None and answer[2] == tuple(map(_stamp, answer[1])):
         return answer[0]
     fields = {
@@ -136,9 +144,13 @@ def best_config(
         "groups": groups,
     }
     target = load_target(TARGET)
-    problem = target.problem_from_fields(
-        {name: _plain(value) for name, value in fields.items() if value is not None}
-    )
+    given = {name: _plain(value) for name, value in fields.items() if value is not None}
+    try:
+        problem = target.problem_from_fields(given)
+    except ValueError as error:
+        if getattr(error, "key", None) == "lhs_dtype":  # as best_config calls it
+            raise ValueError(str(error).replace("lhs_dtype", "dtype", 1)) from None
+        raise
     search = _Search(target, problem, kind, is_named=device is not None)
     value = search.answer(policy)
     if len(_answers) >= MAX_ANSWERS:
@@ -152,7 +164,7 @@ def best_folders() -> tuple[Path, ...]:
     package = Path(__file__).resolve().parent
     checkout = package.parent
     folders = [override / "best"] if (override := environment.results_folder()) else []
-    if folders and not override.is_dir():
+    if folders and not os.path.isdir(override):  # which, unlike Path.is_dir, never raises
         _warn(f"AUTOTUNE_RESULTS={override}: is no folder; the shipped results answer")
     # An editable install keeps a stale copy of the wheel's files, so the checkout's own come first.
     folders += [checkout / "results" / "best"] if (checkout / "pyproject.toml").is_file() else []
@@ -215,7 +227,7 @@ class _Search:
     def _other_files(self) -> Iterator[BestFile]:
         for folder in best_folders():
             self.watched[str(folder)] = _stamp(str(folder))  # changes with each file that is written there
-            if folder.is_dir():
+            if os.path.isdir(folder):
                 for path in sorted(folder.glob("*.json")):
                     if str(path) not in self.watched:
                         yield from _read(str(path))
@@ -308,12 +320,22 @@ def _stamp(path: str) -> object:
     return status.st_mtime_ns, status.st_ino, status.st_size
 
 
+def _size(key: str, value: Any) -> int:
+    """Returns a whole number, also numpy's, as an int; a text, a float and a bool are refused, not converted."""
+    if type(value) is int:
+        return value
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise ValueError(f"{key}={shown(value)}: allowed: a whole number of type int, or of numpy's integers")
+
+
 def _plain(value: Any) -> Any:
-    """Returns names of dtypes as strings and numpy's whole numbers as int; anything else as it is."""
+    """Returns names of dtypes as strings; anything else as it is."""
     if isinstance(value, (str, int)):
         return value
-    if hasattr(value, "__index__") and not isinstance(value, type):
-        return value.__index__()
     name = getattr(value, "name", None) or getattr(value, "__name__", None)
     return name if isinstance(name, str) else value
 

@@ -37,6 +37,7 @@ class Stages:
         evaluator: Closed by the driver, however the run ends.
         toolchain: Versions by tool; "jax", "jaxlib" and "driver" take part in a study's name.
         evaluator_source: Digest of what a replay replays, so that another recorded space is another study.
+        seeds: Returns knobs to begin the search of a problem on a device with.
         promote: Hears of each problem's result, on a GPU only and never of one without a winner.
     """
 
@@ -46,6 +47,7 @@ class Stages:
     toolchain: Mapping[str, str | None]
     evaluator_source: str = ""
     promote: Callable[[ProblemResult], None] | None = None
+    seeds: Callable[[Any, Any], list[dict[str, Any]]] = lambda problem, device: []
     open_ledger: Callable[..., Ledger] = open_ledger
     make_searcher: Callable[..., Any] = make_searcher
     job_ids: Iterator[int] = field(default_factory=itertools.count)
@@ -140,7 +142,10 @@ class ProblemRun:
     def screen(self, ledger: Ledger, budget: Budget) -> Screening:
         """Screens until `budget` ends; a study that is finished already is read and not measured."""
         stages = self._stages
-        defaults = stages.target.default_configs(self._problem, self._device)
+        defaults = [
+            *stages.seeds(self._problem, self._device),
+            *stages.target.default_configs(self._problem, self._device),
+        ]
         screening = Screening(
             target=stages.target,
             problem=self._problem,

@@ -68,6 +68,9 @@ class RecordedOnly:
         self.knobs: dict[str, tuple[Any, ...]] = space.knobs
         self.raw_size: int = space.raw_size
         self._legal = RecordedRows(space.legal(), recorded)
+        for name in ("predicted_us", "twins"):  # what a target offers beyond what it must
+            if hasattr(space, name):
+                setattr(self, name, getattr(space, name))
 
     def legal(self) -> RecordedRows:
         return self._legal

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,12 +9,12 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from autotune import configfile, fields
-from autotune.errors import InputError
+from autotune.errors import InputError, without_password
 from autotune.fields import Place
 from autotune.protocol import AUTO
 from autotune.seam import FEWEST_COMPILATIONS, Limits, MeasureProtocol
 
-Sampler = Literal["auto", "local", "tpe", "random", "exhaustive"]
+Sampler = Literal["auto", "guided", "local", "tpe", "random", "exhaustive"]
 EvaluatorChoice = Literal["auto", "gpu", "replay", "lower"]
 
 KEYS = (
@@ -35,7 +34,7 @@ KEYS = (
     "storage",
 )
 EVALUATORS = ("auto", "gpu", "replay", "lower")
-SAMPLERS = ("auto", "local", "tpe", "random", "exhaustive")
+SAMPLERS = ("auto", "guided", "local", "tpe", "random", "exhaustive")
 MAX_CANDIDATES = 1_000_000
 MAX_SECONDS = 7 * 24 * 3600.0
 MAX_SEED = 2**32 - 1
@@ -43,6 +42,7 @@ MAX_WEIGHT = 1e12
 MAX_ROUNDS = 10_000
 MAX_LIMIT_S = 24 * 3600.0
 MAX_MEMORY_GIB = 1e6
+RESULTS = Place(path="results")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +93,7 @@ class RunConfig:
         space: Narrows the target's default space, knob by knob.
         gpus: Indices as NVML counts them, or "all".
         results: Relative to the working directory; best/ and trials/ lie below it.
+        results_place: What named it, for errors: the config's key or an option.
         storage: None for a journal file under results/trials, or an Optuna storage URL.
     """
 
@@ -109,6 +110,7 @@ class RunConfig:
     race: RaceSettings = RaceSettings()
     gpus: Literal["all"] | tuple[int, ...] = "all"
     results: Path = Path("results")
+    results_place: Place = RESULTS
     storage: str | None = None
 
 
@@ -120,29 +122,25 @@ def load_run_config(path: str | Path) -> RunConfig:
     """
     path = Path(path)
     top = Place(file=str(path))
-    content = configfile.read_yaml(path)
-    if not isinstance(content, Mapping):
-        raise top.says(
-            f"holds {fields.shown(content)}; allowed: a mapping with the keys {fields.listed(KEYS)}"
-        )
-    given = fields.mapping(content, top, KEYS)
+    given = fields.mapping(configfile.read_yaml(path), top, KEYS)
     target = _target(given.get("target", "hopper_matmul"), top.key("target"))
     return RunConfig(
         path=path,
-        name=_name(given.get("name", path.stem), top.key("name")),
+        name=_name(given["name"], top.key("name")) if "name" in given else _name_of_file(path, top),
         target=target.name,
         device=_device(given.get("device", "auto"), top.key("device"), target),
         evaluator=cast(
             EvaluatorChoice, fields.choice(given.get("evaluator", "auto"), top.key("evaluator"), EVALUATORS)
         ),
         problems=_problems(given, top, target),
-        space=_space(given.get("space", {}), top.key("space"), target),
+        space=narrowing(given.get("space", {}), top.key("space"), target),
         search=_search(given.get("search", {}), top.key("search")),
         protocol=_protocol(given.get("protocol", {}), top.key("protocol")),
         race=_race(given.get("race", {}), top.key("race")),
         limits=_limits(given.get("limits", {}), top.key("limits")),
         gpus=_gpus(given.get("gpus", "all"), top.key("gpus")),
         results=results_folder(given.get("results", "results"), top.key("results")),
+        results_place=top.key("results"),
         storage=_storage(given.get("storage"), top.key("storage")),
     )
 
@@ -175,32 +173,43 @@ def override(
         fields.choice(evaluator, Place(path="--evaluator"), EVALUATORS)
         config = replace(config, evaluator=cast(EvaluatorChoice, evaluator))
     if results is not None:
-        config = replace(config, results=results_folder(results, Place(path="--results")))
+        place = Place(path="--results")
+        config = replace(config, results=results_folder(results, place), results_place=place)
     return replace(config, search=SearchSettings(**kept))
 
 
 def results_folder(value: object, place: Place) -> Path:
-    """Returns the folder if results can be written there; creates nothing."""
-    folder = Path(fields.text(value, place, "a folder"))
-    existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
-    if not existing.is_dir():
-        raise place.refuses(value, f"a folder, but {existing} is a file")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise place.refuses(value, f"a folder that can be written, but {existing} cannot")
-    return folder
+    """Returns the folder that a value names; a verb that writes there asks `writable.require_writable` first."""
+    return Path(fields.text(value, place, "a folder"))
 
 
-def check_space(config: RunConfig, target: Any, device: Any) -> None:
+def check_space(config: RunConfig, target: Any, device: Any, place: Place | None = None) -> None:
     """Checks the values that `space` narrows knobs to; the target knows them for a problem and a device.
 
+    Problems that the device has no memory for are refused as well: each of their candidates would fail.
+
+    Args:
+        place: Where they stand; None: in the config's `space`.
+
     Raises:
-        InputError: Names the file, the knob, the value and what the target allows.
+        InputError: Names the file, the knob or the problem, the value and what is allowed.
     """
+    place = place or Place(file=str(config.path), path="space")
     for weighted in config.problems:
+        _check_room(weighted.problem, config.path, device)
         try:
             target.space(weighted.problem, device, config.space)
         except ValueError as error:
-            raise _of_target(error, Place(file=str(config.path), path="space")) from None
+            raise _of_target(error, place) from None
+
+
+def _check_room(problem: Any, path: Path, device: Any) -> None:
+    if problem.min_bytes > device.memory_bytes:
+        needed, there = problem.min_bytes / 2**30, device.memory_bytes / 2**30
+        raise InputError(
+            f"{path}: {problem.describe()}: operands and result take {needed:,.0f} GiB; allowed: at most the "
+            f"{there:.0f} GiB of {device.kind}"
+        )
 
 
 def _of_target(error: ValueError, place: Place) -> InputError:
@@ -225,6 +234,16 @@ def _name(value: object, place: Place) -> str:
     return value
 
 
+def _name_of_file(path: Path, top: Place) -> str:
+    """Returns the file's name without its ending, made of what a name may hold."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", path.stem).lstrip("._-")[:100]
+    if not name:
+        raise top.key("name").says(
+            "is missing, and the file's own name holds no letter or digit; give a name"
+        )
+    return name
+
+
 def _device(value: object, place: Place, target: Any) -> str:
     if value == "auto":
         return "auto"
@@ -245,10 +264,12 @@ def _problems(given: Mapping[str, object], top: Place, target: Any) -> tuple[Wei
     if "suites" in given:
         place = top.key("suites")
         for index, name in enumerate(fields.items(given["suites"], place, "CSV file, relative to this one")):
-            file = Path(top.file).parent / fields.text(
-                name, place.item(index), "a CSV file, relative to this one"
-            )
-            for problem, weighted in _suite(file, target).items():
+            text = fields.text(name, place.item(index), "a CSV file, relative to this one")
+            try:
+                suite = _suite(Path(top.file).parent / text, target)
+            except InputError as error:
+                raise place.item(index).says(str(error)) from None
+            for problem, weighted in suite.items():
                 found.setdefault(problem, weighted)
     if not found:
         raise top.says("names no problem; give `problems` (a list), `suites` (CSV files) or both")
@@ -315,17 +336,22 @@ def _problem(row: object, place: Place, target: Any) -> WeightedProblem:
         raise _of_target(error, place) from None
 
 
-def _space(value: object, place: Place, target: Any) -> dict[str, tuple[Any, ...]]:
-    narrowing = {}
-    for knob, values in fields.mapping({} if value is None else value, place, target.knob_names).items():
+def narrowing(value: object, place: Place, target: Any) -> dict[str, tuple[Any, ...]]:
+    """Returns the values that a mapping leaves to each of its knobs.
+
+    Raises:
+        InputError: Names the place, the value and what is allowed.
+    """
+    narrowed = {}
+    for knob, values in fields.mapping(value, place, target.knob_names).items():
         allowed = fields.items(values, place.key(knob), "value, such as [128, 256]")
         for index, one in enumerate(allowed):
             if not isinstance(one, (int, str)):
                 raise place.key(knob).item(index).refuses(one, "a whole number, a name, true or false")
             if any(one == other and type(one) is type(other) for other in allowed[:index]):
                 raise place.key(knob).item(index).refuses(one, "each value once")
-        narrowing[knob] = tuple(allowed)
-    return narrowing
+        narrowed[knob] = tuple(allowed)
+    return narrowed
 
 
 _SEARCH_CHECKS = {
@@ -394,5 +420,8 @@ def _storage(value: object, place: Place) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or not re.match(r"[a-z][a-z0-9+]*://", value):
-        raise place.refuses(value, "null, or an Optuna storage URL such as postgresql://user@host/name")
+        shown = without_password(value) if isinstance(value, str) else value
+        raise place.refuses(shown, "null, or an Optuna storage URL such as postgresql://user@host/name")
+    if re.fullmatch(r"sqlite(\+\w+)?:/{2,3}(:memory:)?(\?.*)?", value):
+        raise place.refuses(value, "a storage that outlives the command, such as sqlite:///trials.db")
     return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import re
 import statistics
 from pathlib import Path
@@ -18,14 +19,18 @@ from autotune.driver import Stages
 from autotune.driver import run as drive
 from autotune.errors import InputError, NothingLegalError
 from autotune.evaluate import RecordedRow, RecordedSpace, make_evaluator, write_recorded
+from autotune.lookup import best_folders
 from autotune.progress import Progress, make_progress
 from autotune.promotion import promote
 from autotune.recordedtarget import RecordedTarget
 from autotune.result import ProblemResult, RunResult
 from autotune.runconfig import RunConfig, check_space
 from autotune.seam import Failed, Measured
+from autotune.seeds import nearby_winners
 from autotune.summary import table
 from autotune.target import load_target
+from autotune.textable import terminal_width
+from autotune.writable import require_records_kept
 
 
 def run(
@@ -64,6 +69,7 @@ def run(
     if dry_run:
         _dry_run(parts, target, choice)
         return
+    require_records_kept(config, ("best",) if choice.kind == "gpu" else ())
     if choice.gpu is not None:
         admit(choice.gpu, shared=shared_gpu, say=_say)
     problems: list[ProblemResult] = []
@@ -71,7 +77,7 @@ def run(
         stages = _stages(part, target, choice, workers, shared_gpu)
         problems += drive(part, choice.device, stages, fresh=fresh).problems
     result = RunResult(name=config.name, evaluator=choice.kind, problems=tuple(problems))
-    print(table(result), flush=True)
+    print(table(result, terminal_width()), flush=True)
     result.raise_for_failure()
 
 
@@ -91,6 +97,7 @@ def record(
     target = load_target(config.target)
     choice = choose(dataclasses.replace(config, evaluator="gpu"), target)
     check_space(config, target, choice.device)
+    require_records_kept(config, ("recorded",))
     print(choice.why, flush=True)
     admit(choice.gpu, shared=shared_gpu, say=_say)
     stages = dataclasses.replace(_stages(config, target, choice, workers, shared_gpu), promote=None)
@@ -149,7 +156,7 @@ def _parts(config: RunConfig, choice: Choice, target: Any) -> list[RunConfig]:
 def _dry_run(parts: list[RunConfig], target: Any, choice: Choice) -> None:
     taken = [census(part, _searched(target, part, choice), choice.device) for part in parts]
     rows = tuple(row for one in taken for row in one.rows)
-    print(dataclasses.replace(taken[0], rows=rows).text(), flush=True)
+    print(dataclasses.replace(taken[0], rows=rows).text(terminal_width()), flush=True)
     for row in rows:
         if not row.counts.legal:
             space = target.space(row.problem, choice.device, parts[0].space)
@@ -196,7 +203,12 @@ def _stages(
         toolchain=dataclasses.asdict(toolchain),
         evaluator_source=recorded.digest if recorded else "",
         promote=_promoter(config, target, choice, toolchain, progress) if choice.kind == "gpu" else None,
+        **({"seeds": functools.partial(_seeds, config, target)} if choice.kind == "gpu" else {}),
     )
+
+
+def _seeds(config: RunConfig, target: Any, problem: Any, device: Any) -> list[dict[str, Any]]:
+    return nearby_winners(target, problem, device, (config.results / "best", *best_folders()))
 
 
 def _promoter(

@@ -7,16 +7,21 @@ from typing import Any
 
 from autotune.progress import top_rules
 from autotune.result import ProblemResult, RunResult
-from autotune.textable import aligned
+from autotune.textable import INDENT, fitted, wrapped
 
 
-def table(result: RunResult) -> str:
-    """Returns the final table of `result` and, below it, the counts of each problem."""
-    measured = result.evaluator != "lower"
-    text = _times(result.problems) if measured else _counts_table(result.problems)
-    if measured:
-        text += "\n\n" + "\n".join(counts_line(problem) for problem in result.problems)
-    return text
+def table(result: RunResult, width: int | None = None) -> str:
+    """Returns the final table of `result` and, below it, the counts of each problem.
+
+    Args:
+        width: Columns of the terminal that it is for; None: one line a row, however long.
+    """
+    if result.evaluator == "lower":
+        return _counts_table(result.problems, width)
+    counts = [counts_line(problem) for problem in result.problems]
+    if width is not None:
+        counts = [wrapped(line, width).removeprefix(INDENT) for line in counts]
+    return "\n\n".join([_times(result.problems, width), "\n".join(counts)])
 
 
 def compact(knobs: Mapping[str, Any], common: Iterable[str] = ()) -> str:
@@ -47,12 +52,14 @@ def counts_line(problem: ProblemResult) -> str:
     return f"{problem.problem.describe()}: " + "; ".join(parts)
 
 
-def _times(problems: Sequence[ProblemResult]) -> str:
+def _times(problems: Sequence[ProblemResult], width: int | None) -> str:
     header = ("problem", "config", "time us", "TFLOP/s", "XLA us", "XLA/kernel", "95% interval", "winner")
     shared = _shared_knobs(problems)
-    text = aligned(header, [_time_row(problem, shared) for problem in problems], right=(2, 3, 4, 5))
+    rows = [_time_row(problem, shared) for problem in problems]
+    text = fitted(header, rows, right=(2, 3, 4, 5), below=1, width=width)
     if shared:
-        text += f"\nin every config: {compact(shared)}"
+        line = f"in every config: {compact(shared)}"
+        text += "\n" + (line if width is None else wrapped(line, width).removeprefix(INDENT))
     return text
 
 
@@ -91,7 +98,7 @@ def _shared_knobs(problems: Sequence[ProblemResult]) -> dict[str, Any]:
     return {name: value for name, value in first.items() if all(o.get(name, ...) == value for o in others)}
 
 
-def _counts_table(problems: Sequence[ProblemResult]) -> str:
+def _counts_table(problems: Sequence[ProblemResult], width: int | None) -> str:
     header = ("problem", "raw", "legal", "lowered", "same module", "failed", "resumed", "rejected by rule")
     rows = [
         (
@@ -106,7 +113,7 @@ def _counts_table(problems: Sequence[ProblemResult]) -> str:
         )
         for problem in problems
     ]
-    return aligned(header, rows, right=(1, 2, 3, 4, 6))
+    return fitted(header, rows, right=(1, 2, 3, 4, 6), below=7, width=width)
 
 
 def _value(value: Any) -> str:

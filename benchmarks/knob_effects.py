@@ -1,10 +1,11 @@
 """What does a knob move? Races variants of a configuration with each other and with XLA, problem by problem.
 
-    PYTHONPATH=.:kernels python benchmarks/knob_effects.py [benchmarks/knob_effects.json] [--seconds 120] [--out FILE.jsonl]
+    PYTHONPATH=.:kernels python benchmarks/knob_effects.py [EXPERIMENTS.json] [--seconds 120] [--out FILE.jsonl]
 
-The file is a list of {"problem": {...}, "knobs": {...}, "variants": {name: {knob: value, ...}}}: each variant is the
-configuration with these knobs changed. All of a problem's variants and XLA's formulations race in the same fresh
-processes by the problem's own protocol. Prints the median time of each, and XLA's best time over it.
+The file (benchmarks/knob_effects.json if none is named) is a list of {"problem": {...}, "knobs": {...}, "variants":
+{name: {knob: value, ...}}}: each variant is the configuration with these knobs changed. All of a problem's variants
+and XLA's formulations race in the same fresh processes by the problem's own protocol. Prints the median time of each,
+and XLA's best time over it.
 """
 
 from __future__ import annotations

@@ -26,7 +26,9 @@ from autotune.seam import (
 )
 
 PLAIN = "plain"
-DECIDED = {"xla_gpu_require_complete_aot_autotune_results": True}  # XLA compiles with what it has picked, or not at all
+DECIDED = {
+    "xla_gpu_require_complete_aot_autotune_results": True
+}  # XLA compiles with what it has picked, or not at all
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autotune.errors import InputError
+from autotune.ledger.database import answering, open_url
 from autotune.ledger.journal import open_journal
 from autotune.ledger.provenance import Provenance
 from autotune.ledger.records import Result, digest_of, pack, unpack
@@ -185,15 +186,16 @@ class Ledger:
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         }
         distributions = {name: self._distributions[name] for name in knobs}
-        self.study.add_trial(
-            create_trial(
-                state=state,
-                value=value,
-                params=dict(knobs),
-                distributions=distributions,
-                user_attrs=attributes,
+        with answering():
+            self.study.add_trial(
+                create_trial(
+                    state=state,
+                    value=value,
+                    params=dict(knobs),
+                    distributions=distributions,
+                    user_attrs=attributes,
+                )
             )
-        )
 
 
 def open_ledger(
@@ -218,37 +220,25 @@ def open_ledger(
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     base = provenance.study_name()
-    opened = open_journal(journal_path(results, base), say) if storage is None else _open_url(storage)
-    generation = _newest_generation(opened, base)
-    if fresh and generation is not None:
-        study = _create_next(opened, base, generation)
-    else:
-        name = _generation_name(base, generation or 1)
-        study = optuna.create_study(
-            storage=opened, study_name=name, direction="minimize", load_if_exists=True
-        )
-    ledger = Ledger(study, provenance)
-    if "provenance" not in study.user_attrs:
-        study.set_user_attr("provenance", _described(provenance))
+    opened = open_journal(journal_path(results, base), say) if storage is None else open_url(storage)
+    with answering():
+        generation = _newest_generation(opened, base)
+        if fresh and generation is not None:
+            study = _create_next(opened, base, generation)
+        else:
+            name = _generation_name(base, generation or 1)
+            study = optuna.create_study(
+                storage=opened, study_name=name, direction="minimize", load_if_exists=True
+            )
+        ledger = Ledger(study, provenance)
+        if "provenance" not in study.user_attrs:
+            study.set_user_attr("provenance", _described(provenance))
     return ledger
 
 
 def journal_path(results: Path, study_name: str) -> Path:
     """Returns where the journal of a study lies. One file a study keeps opening it as cheap as its own size."""
     return Path(results) / "trials" / f"{study_name}.journal"
-
-
-def _open_url(url: str) -> BaseStorage:
-    try:
-        return optuna.storages.get_storage(url)
-    # Optuna passes on whatever its database driver raises, and drivers have no error class in common.
-    except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        shown = re.sub(r"(?<=:)[^:@/]+(?=@)", "***", url)
-        raise InputError(
-            f"storage: {shown}: cannot be opened: {reason}; give an Optuna storage URL such as "
-            f"sqlite:///trials.db, or null for a journal file"
-        ) from error
 
 
 def _generation_name(base: str, generation: int) -> str:

@@ -8,11 +8,11 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TextIO
 
 from autotune.errors import InputError
 from autotune.lint.argument import ArgumentType, parse_argument
@@ -47,14 +47,39 @@ def run(args: argparse.Namespace) -> int:
         path, name = _split(args.subject)
         # Tracing needs no device, and a check must not take memory on a GPU that somebody is measuring on.
         os.environ.setdefault("JAX_PLATFORMS", "cpu")
-        # What the user's file prints must not end up in the JSON.
-        with contextlib.redirect_stdout(sys.stderr):
+        with _own_stdout() as own:
             report = _checked(path, name, types)
+            text = json.dumps(report.to_json(), indent=2) if args.json else render(report)
+            print(text, file=own, flush=True)
     except InputError as error:
         print(f"autotune check: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(report.to_json(), indent=2) if args.json else render(report))
     return 0 if report.ok else 1
+
+
+@contextlib.contextmanager
+def _own_stdout() -> Iterator[TextIO]:
+    """Yields standard output, and turns all that the user's file prints to stderr, also below Python.
+
+    Where sys.stdout is the process's own, that lasts to its end, for what the file prints while it goes, and what C
+    libraries buffer until then.
+    """
+    given = sys.stdout
+    with contextlib.redirect_stdout(sys.stderr):
+        if not _is_descriptor_1(given):
+            yield given
+            return
+        given.flush()
+        with open(os.dup(1), "w", encoding=given.encoding, errors=given.errors) as own:
+            os.dup2(2, 1)
+            yield own
+
+
+def _is_descriptor_1(stream: TextIO) -> bool:
+    try:
+        return stream.fileno() == 1
+    except (OSError, ValueError):  # a stream of a test, or of a notebook
+        return False
 
 
 def _checked(path: Path, name: str, types: Sequence[ArgumentType]) -> Report:
@@ -73,8 +98,9 @@ def _split(subject: str | None) -> tuple[Path, str]:
     if not separator or not file or not name.isidentifier():
         raise InputError(f"{subject}: {_FORM}")
     path = Path(file)
-    if not path.is_file():
-        raise InputError(f"{file}: no such file; {_FORM}")
+    if not os.path.isfile(path):
+        what = "is a folder" if os.path.isdir(path) else "no such file, or it cannot be reached"
+        raise InputError(f"{file}: {what}; {_FORM}")
     if path.suffix != ".py":
         raise InputError(f"{file}: not a Python file; {_FORM}")
     return path, name

@@ -13,7 +13,8 @@ def make_searcher(settings: Any, space: Any, default_knobs: Sequence[Mapping[str
     """Returns the searcher that `settings` names.
 
     Args:
-        settings: `sampler` ("auto", "local", "tpe", "random" or "exhaustive") and `seed`.
+        settings: `sampler` ("auto", "guided", "local", "tpe", "random" or "exhaustive") and `seed`. "auto"
+            is "guided", and "guided" is "local" where the target predicts nothing.
         space: A target's space; its legal set is built here.
         default_knobs: Proposed before anything the sampler draws. Those outside the legal set are left out.
 
@@ -25,7 +26,11 @@ def make_searcher(settings: Any, space: Any, default_knobs: Sequence[Mapping[str
 
     rows = LegalRows(space)
     match settings.sampler:
-        case "auto" | "local":
+        case "auto" | "guided" if rows.has_model:
+            from autotune.search.guided import GuidedSearcher
+
+            return GuidedSearcher(rows, default_knobs, settings.seed)
+        case "auto" | "guided" | "local":
             from autotune.search.local import LocalSearcher
 
             return LocalSearcher(rows, default_knobs, settings.seed)
@@ -36,4 +41,4 @@ def make_searcher(settings: Any, space: Any, default_knobs: Sequence[Mapping[str
         case "random" | "exhaustive":
             return ShuffledSearcher(rows, default_knobs, settings.seed)
         case other:
-            raise ValueError(f"sampler={other!r}: allowed are auto, local, tpe, random, exhaustive")
+            raise ValueError(f"sampler={other!r}: allowed are auto, guided, local, tpe, random, exhaustive")

@@ -24,6 +24,8 @@ class LegalRows:
 
     def __init__(self, space: Any) -> None:
         self._legal = space.legal()
+        self._predicted_us = getattr(space, "predicted_us", None)
+        self._twins = getattr(space, "twins", None)
         self.names = tuple(space.knobs)
         self.choices = tuple(tuple(values) for values in space.knobs.values())
         self.size = int(self._legal.size)
@@ -43,6 +45,23 @@ class LegalRows:
             keys += column.astype(np.uint64) * weight
         self._order = np.argsort(keys, kind="stable")
         self._keys = keys[self._order]
+
+    @property
+    def has_model(self) -> bool:
+        """Whether the target predicts times."""
+        return self._predicted_us is not None
+
+    def predicted_us(self, rows: np.ndarray) -> np.ndarray:
+        """Returns the times that the target predicts of rows, (count,) of us; only where `has_model`."""
+        return np.asarray(self._predicted_us(self.codes_of(rows)), dtype=np.float64)
+
+    def codes_of(self, rows: np.ndarray) -> np.ndarray:
+        """Returns the codes of rows, (count, knobs) of uint8."""
+        return np.ascontiguousarray(self._columns[:, rows].T)
+
+    def are_spent(self, rows: np.ndarray) -> np.ndarray:
+        """Returns which of `rows` were proposed, (count,) of bool."""
+        return self._spent[rows] != 0
 
     def encode(self, knobs: Mapping[str, Any]) -> tuple[int, ...] | None:
         """Returns the codes of `knobs`; None where a knob or its value is not in the space."""
@@ -83,6 +102,13 @@ class LegalRows:
         if not self._spent[row]:
             self._spent[row] = _SPENT
             self.remaining -= 1
+
+    def spend_twins(self, row: int) -> None:
+        """Spends the rows that the target lowers to the same module as `row`."""
+        for codes in self._twins(self.codes(row)) if self._twins else ():
+            twin = self.find(codes)
+            if twin is not None:
+                self.spend(twin)
 
     def nearest(self, codes: tuple[int, ...], rng: np.random.Generator) -> int | None:
         """Returns the unspent row nearest to `codes`; None where all are spent.

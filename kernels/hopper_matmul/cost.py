@@ -7,98 +7,21 @@ whose times differ by tens of percent, and cannot tell apart those within a few.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from hopper_matmul.config import Config
 from hopper_matmul.facts import chosen, lesser
-from hopper_matmul.geometry import filled_columns, odd_matrices, swizzle_of
+from hopper_matmul.geometry import filled_columns, needs_view, odd_matrices, swizzle_of
 from hopper_matmul.hardware import Device
 from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
+from hopper_matmul.rates import Rates, rates_of
 from hopper_matmul.scopes import PLANS, ScopePlan
 
 WGMMA_ROWS = 64
 _L2_BYTES = 50e6  # H100's and H200's data sheet
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
-    """The constants of a device; times in us, rates a us.
-
-    Attributes:
-        launch_us: A kernel from its start to its first load, and from its last store to its end.
-        sm_macs: Products that the tensor cores of one SM add up.
-        sm_smem_bytes: What one SM's shared memory takes and gives.
-        bubble_us: WGMMA's pipeline drains and fills, at each step that leaves none in flight.
-        step_us: What a warpgroup waits at barriers in a step.
-        copy_us: The loading warpgroup spends it on each TMA copy.
-        sm_read_bytes: What one SM can read.
-        l2_bytes: What all SMs together can read from L2.
-        latency_us: From a slot's return to its next tile in it.
-        peer_us: More latency, for each peer that a slot is given back to.
-        hbm_bytes: What device memory takes and gives.
-        sm_store_bytes: What one SM's epilogue rounds, stages and stores.
-        piece_us: A piece of the epilogue waits for its staging slot.
-        tile_us: A tile's start and end.
-        cta_us: A CTA's start, where each tile has its own.
-        add_us, add_bytes: Adding parts of k: a kernel of its own, and its rate.
-        pad_us, pad_bytes: Copying an operand into one that TMA can clip: likewise.
-        narrow: Power of 128 bytes over the swizzle by which shared memory slows down.
-        sharpness: Of the maxima: what is nearly as slow as the slowest costs something too.
-    """
-
-    launch_us: float
-    sm_macs: float
-    sm_smem_bytes: float
-    bubble_us: float
-    step_us: float
-    copy_us: float
-    sm_read_bytes: float
-    l2_bytes: float
-    latency_us: float
-    peer_us: float
-    hbm_bytes: float
-    sm_store_bytes: float
-    piece_us: float
-    tile_us: float
-    cta_us: float
-    add_us: float
-    add_bytes: float
-    pad_us: float
-    pad_bytes: float
-    narrow: float
-    sharpness: float
-
-
-_H200 = Rates(
-    launch_us=2.0,
-    sm_macs=3.09e6,
-    sm_smem_bytes=2.2e5,
-    bubble_us=0.03,
-    step_us=0.03,
-    copy_us=0.02,
-    sm_read_bytes=9e4,
-    l2_bytes=6.5e6,
-    latency_us=0.9,
-    peer_us=0.1,
-    hbm_bytes=4.3e6,
-    sm_store_bytes=8e4,
-    piece_us=0.1,
-    tile_us=0.5,
-    cta_us=1.0,
-    add_us=2.0,
-    add_bytes=4.3e6,
-    pad_us=2.0,
-    pad_bytes=3.0e6,
-    narrow=0.3,
-    sharpness=6.0,
-)
-
-
-def rates_of(device: Device) -> Rates:
-    """Returns the constants of a device; those of the H200 stand for all of its generation."""
-    return _H200
 
 
 def predicted_us(problem: Problem, config: Config, device: Device) -> float:
@@ -106,6 +29,41 @@ def predicted_us(problem: Problem, config: Config, device: Device) -> float:
     return total_us(
         terms(problem, config, is_drained(config.scopes), device, rates_of(device)), rates_of(device)
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a configuration takes what it is predicted to take.
+
+    Attributes:
+        total_us: The prediction.
+        binds: The term that most of it is waited for.
+        terms_us: All terms by name.
+    """
+
+    total_us: float
+    binds: str
+    terms_us: Mapping[str, float]
+
+    def text(self) -> str:
+        """Returns one line: the prediction, what binds, and the terms from the greatest down."""
+        ranked = sorted(self.terms_us.items(), key=lambda term: -term[1])
+        shown = ", ".join(f"{name} {value_us:.1f}" for name, value_us in ranked if value_us)
+        return f"{self.total_us:.1f} us, bound by {self.binds} ({shown})"
+
+
+def explain(problem: Problem, config: Config, device: Device) -> Explanation:
+    """Returns the terms of a configuration's predicted time, and which of them binds."""
+    rates = rates_of(device)
+    found = terms(problem, config, is_drained(config.scopes), device, rates)
+    by_name = {field.name: float(getattr(found, field.name)) for field in fields(Terms)}
+    step = max(STEPS, key=by_name.__getitem__)
+    # What a CTA's steps wait for binds where they and the epilogue take longer than device memory.
+    rivals = {step: by_name[step], **{name: by_name[name] for name in by_name if name not in STEPS}}
+    if by_name[step] + by_name["epilogue"] > by_name["hbm"]:
+        del rivals["hbm"]
+    binds = max(rivals, key=rivals.__getitem__)
+    return Explanation(total_us=float(total_us(found, rates)), binds=binds, terms_us=by_name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,12 +100,13 @@ STEPS = ("tensor", "wgmma_chain", "smem", "sm_read", "l2", "ring", "tma_issue")
 def total_us(t: Terms, rates: Rates) -> Any:
     """Returns launch + max(max of the steps' terms + epilogue, hbm) + add + pad, with soft maxima."""
     steps = soft_max([getattr(t, name) for name in STEPS], rates.sharpness)
-    return t.launch + soft_max([steps + t.epilogue, t.hbm], rates.sharpness) + t.add + t.pad
+    return t.launch + soft_max([steps + t.epilogue, t.hbm], rates.overlap) + t.add + t.pad
 
 
 def soft_max(values: list[Any], sharpness: float) -> Any:
-    """Returns a bit more than the greatest: the norm of that power."""
-    return sum(value**sharpness for value in values) ** (1 / sharpness)
+    """Returns a bit more than the greatest: the norm of that power, of positive values."""
+    greatest = functools.reduce(lambda a, b: chosen(a > b, a, b), values)
+    return greatest * sum((value / greatest) ** sharpness for value in values) ** (1 / sharpness)
 
 
 def is_drained(plan: ScopePlan) -> bool:
@@ -171,7 +130,6 @@ def terms(problem: Problem, c: Any, drained: Any, device: Device, rates: Rates) 
     p = problem
     size = ITEMSIZE_BYTES[p.lhs_dtype]
     out_size = chosen(c.split_k > 1, 4, ITEMSIZE_BYTES[p.out_dtype])
-    # The CTA's tiles.
     splits_m = (c.wg_split == "m") * 1
     wg_m = c.tile_m // ((c.compute_wgs - 1) * splits_m + 1)
     wg_n = c.tile_n // ((c.compute_wgs - 1) * (1 - splits_m) + 1)
@@ -180,25 +138,20 @@ def terms(problem: Problem, c: Any, drained: Any, device: Device, rates: Rates) 
     cluster = c.cluster_m * c.cluster_n
     in_m = -(-p.m // (c.tile_m * c.cluster_m))
     in_n = -(-p.n // (c.tile_n * c.cluster_n))
-    clusters = in_m * in_n * p.batch * c.split_k
-    sms = chosen(c.max_sms > 0, lesser(c.max_sms, device.sm_count), device.sm_count)
-    at_once = lesser(clusters, sms // cluster)
-    tiles = -(-clusters // at_once)
-    active = at_once * cluster
+    at_once, tiles = _walk(c, in_m * in_n * p.batch * c.split_k, cluster, device, rates)
     # One step of a tile.
     steps = -(-p.k // (c.tile_k * c.split_k))
-    macs = WGMMA_ROWS * blocks * columns * c.tile_k
-    own = macs / rates.sm_macs
-    chain = own + rates.step_us + rates.bubble_us * (1 - c.delay_release)
-    lhs_columns = c.tile_k if p.layout[0] == "n" else wg_m
-    rhs_columns = wg_n if p.layout[1] == "n" else c.tile_k
-    swizzle = lesser(swizzle_of(lhs_columns * size), swizzle_of(rhs_columns * size))
+    own = WGMMA_ROWS * blocks * (columns + rates.wgmma_columns) * c.tile_k / rates.sm_macs
+    waits = rates.step_us + rates.wg_us * (c.compute_wgs - 1) + rates.bubble_us * (1 - c.delay_release)
+    chain = own + waits
+    swizzle, copies = _loads(p, c, wg_m, wg_n, size)
     step_bytes = (c.tile_m + c.tile_n) * c.tile_k * size
     moved = step_bytes + c.compute_wgs * blocks * (WGMMA_ROWS + columns) * c.tile_k * size
     smem = moved * (128 / swizzle) ** rates.narrow / rates.sm_smem_bytes
+    read = step_bytes * (128 / swizzle) ** rates.narrow_read / rates.sm_read_bytes
     from_l2 = (c.tile_m / c.cluster_n + c.tile_n / c.cluster_m) * c.tile_k * size
-    latency = rates.latency_us + rates.peer_us * (cluster - 1)
-    ring = (latency + chain * (1 + c.delay_release) + step_bytes / rates.sm_read_bytes) / c.stages
+    latency = rates.latency_us + rates.peer_us * (cluster - 1) + copies * rates.copy_us
+    ring = (latency + chain * (1 + c.delay_release) + read) / c.stages
     all_steps = tiles * steps
     # The epilogue, and the first loads of a tile where nothing hides them.
     pieces = (wg_m // c.epi_m) * (wg_n // c.epi_n)
@@ -210,15 +163,45 @@ def terms(problem: Problem, c: Any, drained: Any, device: Device, rates: Rates) 
         tensor=all_steps * own * c.compute_wgs,
         wgmma_chain=all_steps * chain,
         smem=all_steps * smem,
-        sm_read=all_steps * step_bytes / rates.sm_read_bytes,
-        l2=all_steps * from_l2 * active / rates.l2_bytes,
+        sm_read=all_steps * read,
+        l2=all_steps * from_l2 * at_once * cluster / rates.l2_bytes,
         ring=all_steps * ring,
-        tma_issue=all_steps * 2 * rates.copy_us,
+        tma_issue=all_steps * copies * rates.copy_us,
         epilogue=tiles * (store + start),
         hbm=_hbm_bytes(p, c, in_m, in_n, at_once, size, out_size) / rates.hbm_bytes,
         add=_add_us(p, c, rates),
-        pad=_pad_us(p, c, rates),
+        pad=padding_us(p, c.edges, rates),
     )
+
+
+def _walk(c: Any, clusters: Any, cluster: Any, device: Device, rates: Rates) -> tuple[Any, Any]:
+    """Returns how many clusters run at once, and how many tiles' time it takes until all have walked theirs."""
+    sms = chosen(c.max_sms > 0, lesser(c.max_sms, device.sm_count), device.sm_count)
+    seats = sms // cluster
+    seats = seats + (seats < 1)
+    held = lesser(seats, rates.clusters_of_4 + (cluster < 4) * seats)
+    grid = lesser(clusters, chosen(c.persistent, seats, held))
+    at_once = lesser(clusters, held)
+    fewest, most = clusters // grid, -(-clusters // grid)
+    # Clusters of the grid without a seat begin when those with a tile less have ended, if these are enough.
+    late, early = grid - at_once, at_once - (clusters - fewest * grid)
+    return at_once, most + (late > 0) * (chosen(late <= early, fewest, most) + fewest - most)
+
+
+def _loads(p: Problem, c: Any, wg_m: Any, wg_n: Any, size: int) -> tuple[Any, Any]:
+    """Returns the swizzle of the operands' tiles in bytes, and the copies of a step: a view takes one a panel."""
+    lhs_is_upright, rhs_is_upright = p.layout[0] == "n", p.layout[1] == "n"
+    lhs_columns = c.tile_k if lhs_is_upright else wg_m
+    rhs_columns = wg_n if rhs_is_upright else c.tile_k
+    swizzle = lesser(swizzle_of(lhs_columns * size), swizzle_of(rhs_columns * size))
+    copies: Any = 0
+    for stored, columns in (
+        ((p.m, p.k) if lhs_is_upright else (p.k, p.m), c.tile_k if lhs_is_upright else c.tile_m),
+        ((p.k, p.n) if rhs_is_upright else (p.n, p.k), c.tile_n if rhs_is_upright else c.tile_k),
+    ):
+        is_viewed = (c.edges == "view") * needs_view(stored, swizzle, size)
+        copies = copies + chosen(is_viewed, columns * size / swizzle, 1)
+    return swizzle, copies
 
 
 def _hbm_bytes(p: Problem, c: Any, in_m: Any, in_n: Any, at_once: Any, size: int, out_size: Any) -> Any:
@@ -227,8 +210,10 @@ def _hbm_bytes(p: Problem, c: Any, in_m: Any, in_n: Any, at_once: Any, size: int
     is_m = (c.grid_minor == "m") * 1
     in_minor, in_major = chosen(is_m, in_m, in_n), chosen(is_m, in_n, in_m)
     band = lesser(c.raster_width, in_minor)
-    along = lesser(-(-at_once // band), in_major)
-    m_tiles, n_tiles = chosen(is_m, band, along), chosen(is_m, along, band)
+    in_major_at_once = lesser(-(-at_once // band), in_major)
+    in_minor_at_once = lesser(band * -(-at_once // (band * in_major_at_once)), in_minor)
+    m_tiles = chosen(is_m, in_minor_at_once, in_major_at_once)
+    n_tiles = chosen(is_m, in_major_at_once, in_minor_at_once)
     wave = (m_tiles * c.cluster_m * c.tile_m + n_tiles * c.cluster_n * c.tile_n) * p.k * size
     read = in_m * in_n * p.batch / (m_tiles * n_tiles) * wave
     again = (read - once) * (read > once)
@@ -241,11 +226,22 @@ def _add_us(p: Problem, c: Any, rates: Rates) -> Any:
     return (rates.add_us + moved / rates.add_bytes) * (c.split_k > 1)
 
 
-def _pad_us(p: Problem, c: Any, rates: Rates) -> Any:
-    """Returns what the copies of odd matrices take: padding all of them, or only those whose rows do not fill 16 bytes."""
-    always = needed = 0.0
-    for (rows, columns), size in odd_matrices(p):
-        copy = rates.pad_us + 2 * p.batch * rows * columns * size / rates.pad_bytes
-        always += copy
-        needed += copy * (columns != filled_columns(columns, size))
-    return chosen(c.edges == "pad", always, needed)
+def padding_us(problem: Problem, edges: Any, rates: Rates) -> Any:
+    """Returns what the copies of odd matrices take: of all, or where they are viewed of those of unfilled rows."""
+    padded, viewed = _copied(problem)
+    copies = chosen(edges == "pad", padded[0], viewed[0])
+    return copies * rates.pad_us + chosen(edges == "pad", padded[1], viewed[1]) / rates.pad_bytes
+
+
+@functools.lru_cache(maxsize=64)
+def _copied(problem: Problem) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Returns the copies and the bytes that they move of padding all odd matrices, and of viewing them."""
+    odd = odd_matrices(problem)
+    unfilled = [
+        ((rows, columns), size) for (rows, columns), size in odd if columns != filled_columns(columns, size)
+    ]
+    padded, viewed = (
+        (len(copied), sum(2 * problem.batch * rows * columns * size for (rows, columns), size in copied))
+        for copied in (odd, unfilled)
+    )
+    return padded, viewed

@@ -1,147 +1,155 @@
-"""A legal configuration for a problem that was never tuned: a short list, ranked by a rough estimate of time."""
+"""Legal configurations for a problem that was never tuned: one a tile, ranked by the cost model."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 from hopper_matmul.config import Config, Edges
-from hopper_matmul.geometry import filled_columns, odd_matrices
+from hopper_matmul.cost import padding_us, predicted_us
+from hopper_matmul.geometry import odd_matrices
 from hopper_matmul.hardware import Device
 from hopper_matmul.legality import check
 from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
+from hopper_matmul.rates import rates_of
 from hopper_matmul.scopes import PLANS
 
 # CTA tiles from large, which read the fewest bytes from L2 for a product, to small, which spread over more SMs.
-_TILES = ((128, 256), (256, 128), (128, 192), (128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (64, 32))
-_SWAPPED_TILES = tuple((tile_m, tile_n) for tile_m in (8, 16, 32, 64) for tile_n in (256, 128, 64))
-_PANEL_TILES = ((256, 128), (128, 128), (64, 128), (128, 64))
+_TILES = ((128, 256), (256, 128), (128, 192), (128, 128), (256, 64), (128, 64), (64, 128), (64, 64))
+_FLAT_TILES = ((64, 256), (64, 192), (64, 128), (64, 64))  # all of a skinny problem's rows in one tile
+_SWAPPED_WIDTHS = (256, 128, 64)
+_PANEL_TILES = ((256, 128), (128, 128), (64, 128))
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _LEAST_K = 256  # of a part
+_MANY_PARTS = 4  # from here on one part, which leaves three of four SMs idle, is not weighed
+_SKINNY_M = 64
+_DEPTHS = (8, 6, 5, 4, 3, 2)
+_BARRIERS_BYTES = 256
+_VIEW_LOSS = 0.08  # what views lose beside the model's terms, of 300x300x65536 and 333x1111x2048
 MOST = 8
 
-# Rates of one H200 (driver 580.159.04, jax 0.11.2, 2026-11-30): of a bfloat16 product by all SMs, of a copy, of what
-# one SM reads through L2, and what a launch, a tile's start and end, and adding parts of k cost.
+# Changed one after the other in the likeliest configuration; what the model finds faster stays.
+_REFINEMENTS = ({"cluster_m": 2}, {"cluster_n": 2}, {"delay_release": 1}, {"persistent": False})
+
+# Of one H200 (driver 580.159.04, jax 0.11.2, 2026-11-30): a bfloat16 product by all SMs, and a copy.
 _MACS_PER_US = 815e6 / 2
 _DEVICE_BYTES_PER_US = 4.3e6
-_SM_BYTES_PER_US = 8.0e4
-_LAUNCH_US = 2.0
-_TILE_US = 1.2
-_ADD_US = 2.0
-_LAUNCH_BOUND_US = 30.0  # below it the gap before a kernel is a tenth of its time
-
-
-def is_launch_bound(problem: Problem) -> bool:
-    """Returns whether a problem is so short that starting its kernel while the one before ends is worth it."""
-    arithmetic_us = problem.flops / 2 / _MACS_PER_US
-    return max(arithmetic_us, problem.min_bytes / _DEVICE_BYTES_PER_US) < _LAUNCH_BOUND_US
 
 
 def heuristic_configs(problem: Problem, device: Device) -> Iterator[Config]:
-    """Yields up to `MOST` legal configurations, one a tile, the one with the least estimated time first.
+    """Yields up to `MOST` legal configurations, one a tile, the one with the least predicted time first.
 
     Args:
         problem: The problem they are for; all of them are legal for it.
         device: Its SM count decides how many tiles run at once.
     """
+    edges = _edges(problem, device)
     choices = []
     for tile in _tiles(problem):
-        for edges in ("view", "pad") if odd_matrices(problem) else ("pad",):
-            padding_us = _padding_us(problem, edges)
-            cuts = (
-                (_estimated_us(problem, *tile, cut, device), *tile, cut, edges) for cut in _splits(problem)
-            )
-            estimate_us, *choice = min(cuts)
-            choices.append((estimate_us + padding_us, *choice))
-    yielded: set[tuple[object, ...]] = set()
-    for _, *choice in sorted(choices):
-        tile = tuple(choice[:3])
-        configs = (_config(problem, *choice, *depth) for depth in _depths(problem))
-        legal = next((config for config in configs if not check(problem, config, device)), None)
-        if legal and tile not in yielded:
-            yielded.add(tile)
-            yield legal
-        if len(yielded) == MOST:
+        for split_k in _splits(problem, device, *tile[:2]):
+            config = _config(problem, device, *tile, split_k, edges)
+            choices.append((predicted_us(problem, config, device), len(choices), config))
+    tiles = set()
+    for _, _, config in sorted(choices):
+        tile = (config.tile_m, config.tile_n, config.swap_ab)
+        legal = None if tile in tiles else _legal(problem, config, device)
+        if legal:
+            tiles.add(tile)
+            yield _refined(problem, legal, device)
+        if len(tiles) == MOST:
             return
+
+
+def _edges(problem: Problem, device: Device) -> Edges:
+    """Returns whether to copy matrices that TMA cannot clip, or to view them: it is slower, but copies nothing."""
+    if not odd_matrices(problem):
+        return "pad"
+    rates = rates_of(device)
+    saved_us = padding_us(problem, "pad", rates) - padding_us(problem, "view", rates)
+    limit_us = max(problem.flops / 2 / _MACS_PER_US, problem.min_bytes / _DEVICE_BYTES_PER_US)
+    return "view" if saved_us > _VIEW_LOSS * limit_us else "pad"
 
 
 def _tiles(problem: Problem) -> list[tuple[int, int, bool]]:
     """Returns tile_m, tile_n and swap_ab of what is worth a try."""
-    tiles = [(*tile, False) for tile in _TILES]
-    if problem.m <= 64:
-        tiles += [(*tile, True) for tile in _SWAPPED_TILES if tile[0] < 2 * max(problem.m, 8)]
-    elif odd_matrices(problem) and problem.layout[1] == "n":
-        # A row-major rhs with odd edges is read a panel of 64 columns at a time: as rows of the accumulator.
-        tiles += [(*tile, True) for tile in _PANEL_TILES if tile[0] < 2 * problem.m]
-    return tiles
+    if problem.m > _SKINNY_M:
+        tiles = [(*tile, False) for tile in _TILES]
+        if odd_matrices(problem) and problem.layout[1] == "n":
+            # A row-major rhs with odd edges is read a panel of 64 columns at a time: as rows of the accumulator.
+            tiles += [(*tile, True) for tile in _PANEL_TILES if tile[0] < 2 * problem.m]
+        return tiles
+    rows = next(rows for rows in (8, 16, 32, 64) if problem.m <= rows)
+    return [(*tile, False) for tile in _FLAT_TILES] + [(rows, width, True) for width in _SWAPPED_WIDTHS]
 
 
-def _splits(problem: Problem) -> Iterator[int]:
-    return (parts for parts in _SPLITS if parts == 1 or problem.k >= parts * _LEAST_K)
+def _splits(problem: Problem, device: Device, tile_m: int, tile_n: int) -> tuple[int, ...]:
+    """Returns the most parts that the SMs hold at once, and one part where that is nearly as many CTAs."""
+    tiles = -(-problem.m // tile_m) * -(-problem.n // tile_n) * problem.batch
+    most = max(1, min(device.sm_count // tiles, problem.k // _LEAST_K))
+    step = _tile_k(problem)
+    # The last part must begin before k ends.
+    parts = max(
+        parts
+        for parts in _SPLITS
+        if parts <= most and (parts - 1) * -(-problem.k // (step * parts)) * step < problem.k
+    )
+    return (parts,) if parts == 1 or parts >= _MANY_PARTS else (1, parts)
 
 
-def _depths(problem: Problem) -> list[tuple[int, int]]:
-    """Returns tile_k and stages, the deepest rings first: a skinny product lives on the bytes in flight."""
-    tile_ks, stages = ((128, 64, 32, 16), (8, 6, 4, 3, 2)) if problem.m <= 64 else ((64, 32, 16), (4, 3, 2))
-    return [(tile_k, slots) for tile_k in tile_ks for slots in stages]
+def _tile_k(problem: Problem) -> int:
+    return 128 if problem.m <= _SKINNY_M else 64
 
 
 def _config(
-    problem: Problem,
-    tile_m: int,
-    tile_n: int,
-    swap_ab: bool,
-    split_k: int,
-    edges: Edges,
-    tile_k: int,
-    stages: int,
+    problem: Problem, device: Device, tile_m: int, tile_n: int, swap_ab: bool, split_k: int, edges: Edges
 ) -> Config:
     compute_wgs = 2 if tile_m * tile_n >= 128 * 64 or (swap_ab and tile_n >= 128) else 1
     is_panelled = edges == "view" and problem.layout[1] == "n" and problem.n % 64 != 0
     if is_panelled:
-        compute_wgs = max(1, tile_n // 64)
+        compute_wgs = min(3, max(1, tile_n // 64))
     wg_split = "n" if swap_ab or is_panelled or (tile_m < 128 and compute_wgs > 1) else "m"
     wg_n = tile_n // (compute_wgs if wg_split == "n" else 1)
+    epi_m = min(tile_m, 64)
+    # 32 where a swizzle of 64 columns does not clip the output's edge
+    epi_n = 64 if swap_ab else min(64 if problem.n % 64 == 0 else 32, wg_n)
+    tile_k = _tile_k(problem)
+    staged_bytes = compute_wgs * 2 * epi_m * epi_n * (4 if split_k > 1 else ITEMSIZE_BYTES[problem.out_dtype])
+    slot_bytes = (tile_m + tile_n) * tile_k * ITEMSIZE_BYTES[problem.lhs_dtype]
+    slots = (device.smem_bytes_per_block - staged_bytes - _BARRIERS_BYTES) // slot_bytes
     return Config(
         tile_m=tile_m,
         tile_n=tile_n,
         tile_k=tile_k,
-        stages=stages,
+        stages=next((depth for depth in _DEPTHS if depth <= slots), 2),
         compute_wgs=compute_wgs,
         wg_split=wg_split,
         swap_ab=swap_ab,
         split_k=split_k,
         edges=edges,
-        pdl=is_launch_bound(problem),
-        epi_m=min(tile_m, 64),
-        # 32 where a swizzle of 64 columns does not clip the output's edge
-        epi_n=64 if swap_ab else min(64 if problem.n % 64 == 0 else 32, wg_n),
+        epi_m=epi_m,
+        epi_n=epi_n,
         scopes=PLANS["joint"],
     )
 
 
-def _estimated_us(
-    problem: Problem, tile_m: int, tile_n: int, swap_ab: bool, split_k: int, device: Device
-) -> float:
-    """Returns roughly what a call takes: waves of tiles, each bound by WGMMA or by what it reads, or all by HBM."""
-    tiles = -(-problem.m // tile_m) * -(-problem.n // tile_n) * problem.batch * split_k
-    k = -(-problem.k // split_k)
-    # WGMMA computes 64 rows of an accumulator whether or not they are used.
-    macs = (tile_m if swap_ab else -(-tile_m // 64) * 64) * tile_n * k
-    read_bytes = (tile_m + tile_n) * k * ITEMSIZE_BYTES[problem.lhs_dtype]
-    tile_us = max(macs * device.sm_count / _MACS_PER_US, read_bytes / _SM_BYTES_PER_US) + _TILE_US
-    waves = -(-tiles // device.sm_count)
-    total_us = _LAUNCH_US + max(waves * tile_us, problem.min_bytes / _DEVICE_BYTES_PER_US)
-    if split_k == 1:
-        return total_us
-    part_bytes = ITEMSIZE_BYTES["float32"] * problem.batch * problem.m * problem.n
-    return total_us + _ADD_US + 2 * split_k * part_bytes / _DEVICE_BYTES_PER_US
+def _legal(problem: Problem, config: Config, device: Device) -> Config | None:
+    """Returns the configuration, or a legal one of smaller steps and a shorter ring; None where there is none."""
+    if not check(problem, config, device):
+        return config
+    for tile_k in (64, 32, 16):
+        for stages in (config.stages, 2):
+            shallower = dataclasses.replace(config, tile_k=tile_k, stages=stages)
+            if tile_k <= config.tile_k and not check(problem, shallower, device):
+                return shallower
+    return None
 
 
-def _padding_us(problem: Problem, edges: Edges) -> float:
-    """Returns roughly what it takes to copy what TMA does not take as it lies."""
-    copied = [
-        shape[0] * shape[1] * size
-        for shape, size in odd_matrices(problem)
-        if edges == "pad" or shape[1] != filled_columns(shape[1], size)
-    ]
-    return sum(_ADD_US + 2 * problem.batch * copied_bytes / _DEVICE_BYTES_PER_US for copied_bytes in copied)
+def _refined(problem: Problem, config: Config, device: Device) -> Config:
+    """Returns the configuration with those of `_REFINEMENTS` that the model finds faster."""
+    best_us = predicted_us(problem, config, device)
+    for changes in _REFINEMENTS:
+        changed = dataclasses.replace(config, **changes)
+        changed_us = predicted_us(problem, changed, device)
+        if changed_us < best_us and not check(problem, changed, device):
+            config, best_us = changed, changed_us
+    return config

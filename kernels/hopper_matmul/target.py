@@ -75,6 +75,12 @@ class HopperMatmul:
         config = next(heuristic_configs(problem, device), None)
         return config.to_knobs() if config else None
 
+    def explain(self, problem: Problem, config: Config, device: Device) -> str:
+        """Returns in one line what the cost model predicts of a configuration, and which term binds."""
+        from hopper_matmul.cost import explain
+
+        return explain(problem, config, device).text()
+
     def distance(self, a: Problem, b: Problem) -> float:
         """Returns how far apart two problems are in the logarithm of their sizes; inf between numerics classes."""
         kinds = (

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import signal
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -66,6 +69,27 @@ def test_a_dry_run_counts_and_writes_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["run.yaml"]
 
 
+def test_a_terminal_gets_tables_of_its_width_and_a_pipe_one_line_a_row(tmp_path):
+    (tmp_path / "run.yaml").write_text(SMALL)
+    reader, writer = pty.openpty()
+    termios.tcsetwinsize(writer, (40, 50))
+    command = [sys.executable, "-m", "autotune", "run", "run.yaml", "--dry-run"]
+    variables = {name: value for name, value in environment().items() if name not in ("COLUMNS", "LINES")}
+    done = subprocess.run(command, cwd=tmp_path, env=variables, stdout=writer, timeout=60)
+    os.close(writer)
+    lines = os.read(reader, 10_000).decode().splitlines()
+    os.close(reader)
+    assert done.returncode == 0
+    assert lines[1:] == [
+        "problem                  raw  legal  rejected",
+        "-----------------------  ---  -----  --------",
+        "256x256x256 bfloat16 nn    4      2         2",
+        "  main 2",
+    ]
+    piped = autotune("run", "run.yaml", "--dry-run", cwd=tmp_path).stdout
+    assert piped.splitlines()[-1] == "256x256x256 bfloat16 nn    4      2         2  main 2"
+
+
 @pytest.mark.parametrize(
     ("change", "arguments", "said"),
     [
@@ -79,7 +103,27 @@ def test_a_dry_run_counts_and_writes_nothing(tmp_path):
             ["--evaluator", "gpu"],
             "run.yaml: evaluator=gpu: no Hopper GPU here; use auto, replay or lower",
         ),
-        (("", ""), ["--results", "run.yaml"], "--results='run.yaml': allowed: a folder, but"),
+        (
+            ("", ""),
+            ["--results", "run.yaml"],
+            "--results='run.yaml': allowed: a folder that can be written, but run.yaml is a file",
+        ),
+        (
+            ("", ""),
+            ["--results", "/proc/x"],
+            "--results='/proc/x': allowed: a folder that can be written, but",
+        ),
+        (
+            ("search:", "results: run.yaml/x\nsearch:"),
+            [],
+            "run.yaml: results='run.yaml/x': allowed: a folder that can be written, but run.yaml is a file",
+        ),
+        (
+            ("search:", "storage: oracle+none://me:secret@host\nsearch:"),
+            [],
+            "run.yaml: storage='oracle+none://me:***@host': cannot be opened: ",
+        ),
+        (("m: 256", "m: 0400"), [], "run.yaml: line 4, column 16: '0400' could be meant as octal"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2_and_writes_nothing(tmp_path, change, arguments, said):
@@ -104,12 +148,66 @@ def test_recording_needs_a_gpu(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["tune"], ["run"], ["best", "64", "64"], ["best", "a", "64", "64"]]
+    ("arguments", "said"),
+    [
+        ([], "the following arguments are required: VERB; see autotune --help"),
+        (["tune"], "argument VERB: invalid choice: 'tune' "),
+        (["run"], "the following arguments are required: CONFIG; see autotune run --help"),
+        (["record"], "the following arguments are required: CONFIG; see autotune record --help"),
+        (["nightly"], "the following arguments are required: CONFIG; see autotune nightly --help"),
+        (["run", "a", "b"], "unknown argument 'b'; see autotune run --help"),
+        (
+            ["run", "a", "--candidate=1", "--freshh"],
+            "unknown argument '--freshh' (did you mean '--fresh'?); see autotune run --help",
+        ),
+        (
+            ["run", "a", "--candidates", "1e3"],
+            "argument --candidates: '1e3' is not a whole number, such as 128;",
+        ),
+        (["run", "a", "--seconds", "1m"], "argument --seconds: '1m' is not a number, such as 2.5;"),
+        (
+            ["best", "64", "64"],
+            "M N K are needed, as in: autotune best 4096 4096 4096; see autotune best --help",
+        ),
+        (
+            ["best", "a", "64", "64"],
+            "argument M: 'a' is not a whole number, such as 128; see autotune best --help",
+        ),
+        (["bench", "64", "x", "64"], "argument M N K: 'x' is not a whole number"),
+        (["check", "--audit", "many"], "argument --audit: 'many' is not a whole number"),
+        (["doctor", "--yaml"], "unknown argument '--yaml'; see autotune doctor --help"),
+    ],
 )
-def test_wrong_usage_is_exit_code_2(tmp_path, arguments):
-    done = autotune(*arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("usage: autotune")
+def test_wrong_usage_is_one_line_and_exit_code_2(tmp_path, arguments, said):
+    line = failed(autotune(*arguments, cwd=tmp_path), 2)
+    assert line.startswith(f"autotune: error: {said}")
+
+
+def test_a_kernel_family_that_is_not_on_the_path_is_one_line(tmp_path):
+    (tmp_path / "run.yaml").write_text(SMALL)
+    line = failed(autotune("run", "run.yaml", cwd=tmp_path, PYTHONPATH=str(ROOT)), 1)
+    assert "hopper_matmul is not found; from a source tree start with PYTHONPATH=.:kernels" in line
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("stream", "awaited"), [("stderr", "argparse"), ("stderr", "optuna"), ("stdout", "evaluator lower")]
+)
+def test_a_run_that_is_told_to_end_says_so_in_one_line(tmp_path, number, stream, awaited):
+    """While it loads its first modules, while it loads its last ones, and while it lowers."""
+    (tmp_path / "run.yaml").write_text(SMALL.replace("stages: [2, 3]", "stages: [1, 2, 3, 4, 5, 6]"))
+    command = [sys.executable, "-X", "importtime", "-m", "autotune", "run", "run.yaml", "--workers", "1"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    for line in getattr(process, stream):
+        if awaited in line:
+            break
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    lines = [line for line in errors.splitlines() if not line.startswith("import time:")]
+    assert process.returncode == 130, lines
+    assert lines[-1] == "autotune: interrupted" and "Traceback" not in errors
 
 
 def test_best_prints_what_the_lookup_answers_and_how_it_was_found(tmp_path):
@@ -156,6 +254,19 @@ def test_doctor_says_what_is_here(tmp_path):
     assert f"best file  {tmp_path}/best/nvidia_h200.json: NVIDIA H200, 1 problems" in done.stdout
 
 
+def test_doctor_prints_one_json_object(tmp_path):
+    best_file(tmp_path / "best", entry())
+    (tmp_path / "best" / "torn.json").write_text("{")
+    done = autotune("doctor", "--json", cwd=tmp_path, AUTOTUNE_RESULTS=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert list(facts) == ["python", "versions", "gpus", "evaluator", "best_files"]
+    assert (facts["gpus"], facts["versions"]["driver"]) == ([], None)
+    sound, torn = facts["best_files"][:2]
+    assert (sound["kind"], sound["problems"], sound["error"]) == ("NVIDIA H200", 1, None)
+    assert (torn["kind"], torn["problems"]) == (None, 0) and torn["error"].startswith("is not JSON")
+
+
 def test_check_reports_a_fault_by_exit_code_1(tmp_path):
     case = ROOT / "tests" / "check_cases" / "acc_in_scratch_types.py"
     assert autotune("check", f"{case}:run", cwd=tmp_path).returncode == 1
@@ -181,7 +292,7 @@ def test_an_interrupt_is_exit_code_130_without_a_traceback(tmp_path):
     script = """
 import os, signal, sys
 from autotune import cli, doctor
-doctor.report = lambda: os.kill(os.getpid(), signal.SIGINT)
+doctor.facts = lambda: os.kill(os.getpid(), signal.SIGINT)
 sys.exit(cli.main(["doctor"]))
 """
     command = [sys.executable, "-c", script]

@@ -79,7 +79,7 @@ def _error(capsys, arguments):
         ("{file}", [], "expected FILE.py:FUNC"),
         ("{file}:", [], "expected FILE.py:FUNC"),
         ("{folder}/nothing.py:run", [], "nothing.py: no such file"),
-        ("{folder}:run", [], "no such file"),
+        ("{folder}:run", [], ": is a folder; expected FILE.py:FUNC"),
         ("{file}:rum", ["--arg", "f32[64,64]"], "has no rum; its functions are copy, run,"),
         ("{file}:constant", ["--arg", "f32[64,64]"], "constant is no function but of type int"),
         ("{file}:run", [], "has no EXAMPLE_ARGS; define it, or give each argument as --arg"),
@@ -172,6 +172,29 @@ def test_json_has_the_documented_form(capsys):
     [scope] = report["scopes"]
     assert (scope["depth"], scope["collective_axes"], scope["total_smem_bytes"]) == (0, ["wg"], 0)
     assert scope["smem_limit_bytes"] == 232_448
+
+
+def test_what_the_file_writes_below_python_stays_out_of_the_json(tmp_path):
+    path = tmp_path / "loud.py"
+    path.write_text(
+        "import atexit, ctypes, os\n"
+        "os.write(1, b'one'); os.system('echo two'); ctypes.CDLL(None).puts(b'three')\n"
+        "atexit.register(lambda: os.write(1, b'four')); atexit.register(print, 'five')\n"
+        "def run(x): return x\n"
+        "EXAMPLE_ARGS = (1.0,)\n"
+        f"exec(open({str(CASES / 'legal_split.py')!r}).read())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune", "check", f"{path}:run", "--json"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "kernels")))},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["ok"] is True
+    for word in ("one", "two", "three", "four", "five"):
+        assert word in done.stderr
 
 
 def test_what_the_file_prints_stays_out_of_the_json(capsys, tmp_path):

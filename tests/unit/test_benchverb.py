@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+from pathlib import Path
 
 import pytest
 
@@ -171,3 +172,22 @@ def test_what_the_card_can_do_is_measured_once_and_serves_every_row_of_its_kind(
     # 2 m 4096^2 flops at 800 TFLOP/s over 200 us
     assert rows[0].roofline == pytest.approx(0.859, abs=1e-3)
     assert rows[1].roofline == pytest.approx(1.718, abs=1e-3)
+
+
+def test_a_bench_says_before_it_measures_where_it_cannot_write(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(benchverb.machine, "hopper_gpus", lambda: [object()])
+    monkeypatch.setattr(benchverb.machine, "has_cuda_jax", lambda: True)
+    (tmp_path / "out" / "bench.md").mkdir(parents=True)
+    refused = {
+        "x" * 300: "File name too long",
+        "/proc/x": "/proc/x cannot",
+        "out": "out/bench.md is a folder",
+    }
+    for out, said in refused.items():
+        with pytest.raises(
+            InputError, match=r"--out=.*: allowed: a folder that can be written, but "
+        ) as caught:
+            benchverb.bench([], out=Path(out))
+        assert said in str(caught.value)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["bench.md"]

@@ -142,11 +142,38 @@ def test_the_command_line_merges_into_a_file_that_can_be_read(tmp_path, capsys):
         (["best", "--diff", "a", "b", "--merge", "c"], "not allowed with argument --diff"),
     ],
 )
-def test_a_wrong_mix_of_modes_prints_the_usage_and_ends_with_2(arguments, said, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2
-    assert said in capsys.readouterr().err
+def test_a_wrong_mix_of_modes_is_one_line_and_ends_with_2(arguments, said, capsys):
+    assert main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line and line.endswith("see autotune best --help")
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ("a", "--output='a': allowed: a file, but a is a folder"),
+        ("none/x", "--output='none/x': allowed: a file in a folder that is there, but none is none"),
+        ("x" * 300, f"--output='{'x' * 56}...: allowed: a file that can be written, but: File name too long"),
+        (
+            "/proc/x",
+            "--output='/proc': allowed: a folder that can be written, but /proc cannot: No such file",
+        ),
+    ],
+)
+def test_a_merge_that_cannot_be_written_says_so_and_leaves_nothing(
+    tmp_path, monkeypatch, capsys, output, said
+):
+    path = str(best_file(tmp_path / "a", entry()))
+    monkeypatch.chdir(tmp_path)
+    assert main(["best", "--merge", path, "--output", output]) == 2
+    assert capsys.readouterr().err.startswith(f"autotune: error: {said}")
+    assert [file.name for file in tmp_path.rglob("*")] == ["a", path.rpartition("/")[2]]
+
+
+def test_a_history_of_results_that_are_not_there_is_refused(capsys):
+    assert main(["best", "64", "64", "64", "--history", "--results", "/nowhere"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "autotune: error: --results='/nowhere': allowed: a results folder that is there"
 
 
 def test_a_file_that_is_missing_is_named(tmp_path, monkeypatch, capsys):

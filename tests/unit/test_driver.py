@@ -35,7 +35,7 @@ def tuned(folder, evaluator, target=None, fresh=False, **changes):
     search = {
         name: changes.pop(name) for name in ("sampler", "seed", "candidates", "seconds") if name in changes
     }
-    stages = {name: changes.pop(name) for name in ("promote", "open_ledger") if name in changes}
+    stages = {name: changes.pop(name) for name in ("promote", "open_ledger", "seeds") if name in changes}
     config = ScriptedConfig(results=folder, search=ScriptedSearch(**search), **changes)
     return run(config, ScriptedDevice(), scripted_stages(evaluator, target, **stages), fresh=fresh)
 
@@ -236,6 +236,12 @@ def test_a_check_that_knows_more_than_the_space_is_counted_and_obeyed(tmp_path):
     result = tuned(tmp_path, evaluator, Stricter(), sampler="exhaustive", candidates=1000).problems[0]
     assert all(knobs["stages"] != 4 for knobs in evaluator.screened)
     assert result.counts.draws_rejected == {"late": 212 - len(evaluator.screened)}
+
+
+def test_a_search_begins_with_what_won_nearby(tmp_path):
+    evaluator = ScriptedEvaluator()
+    tuned(tmp_path, evaluator, candidates=3, seeds=lambda problem, device: [BEST])
+    assert evaluator.screened[0] == BEST
 
 
 class Overlapping(ScriptedEvaluator):

@@ -21,7 +21,7 @@ SHARED = (
     "autotune.health",
     "autotune.gpuwatch",
 )
-ARITHMETIC = ("problem", "config", "hardware", "scopes", "legality", "heuristic")
+ARITHMETIC = ("problem", "config", "hardware", "scopes", "legality", "rates", "cost", "heuristic")
 HEAVY = ("jax", "jaxlib", "numpy", "pandas", "optuna", "rich", "yaml", "pynvml")
 
 
@@ -103,6 +103,20 @@ autotune.best_config(4096, 4096, 4096, device="NVIDIA H200")
 print(*early, *(set({HEAVY}) & set(sys.modules)))
 """
     assert python(script) == ""
+
+
+@pytest.mark.parametrize(("given", "kept"), [("", "1"), ("os.environ['OPENBLAS_NUM_THREADS'] = '3'", "3")])
+def test_the_command_line_leaves_the_cores_to_the_workers_before_numpy_is_loaded(given, kept):
+    script = f"""
+import contextlib, io, os, sys
+os.environ.pop("OPENBLAS_NUM_THREADS", None)
+{given}
+from autotune.cli import main
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+    main(["--version"])
+print(os.environ["OPENBLAS_NUM_THREADS"], "numpy" in sys.modules)
+"""
+    assert python(script) == f"{kept} False"
 
 
 def test_the_environment_is_read_in_one_place():

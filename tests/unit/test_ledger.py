@@ -6,10 +6,15 @@ import dataclasses
 import errno
 import os
 import random
+import sqlite3
+import subprocess
+import sys
+import time
 
 import pytest
 
 from autotune.errors import AutotuneError, InputError
+from autotune.ledger.database import open_url
 from autotune.ledger.frames import races_frame, trials_frame
 from autotune.ledger.provenance import Provenance
 from autotune.ledger.records import pack, unpack
@@ -207,10 +212,49 @@ def test_a_line_damaged_in_the_middle_is_named(tmp_path):
 
 
 def test_a_storage_that_cannot_be_opened_is_named_without_its_password(tmp_path):
-    with pytest.raises(InputError, match="storage: nonsense://me:") as raised:
+    with pytest.raises(InputError, match="storage='nonsense://me:") as raised:
         opened(tmp_path, storage="nonsense://me:secret@host/db")
     assert "secret" not in str(raised.value) and "\n" not in str(raised.value)
+    assert raised.value.__cause__ is None  # nor in a traceback
     assert not list(tmp_path.iterdir())
+
+
+def test_a_driver_that_is_missing_and_a_file_that_is_no_database_are_named(tmp_path):
+    with pytest.raises(InputError, match="its driver is not installed: pymysql"):
+        open_url("mysql+pymysql://me:secret@host/db")
+    (tmp_path / "trials.db").write_text("no database" * 100)
+    with pytest.raises(InputError, match="cannot be opened: file is not a database;"):
+        open_url(f"sqlite:///{tmp_path}/trials.db")
+
+
+def test_processes_that_make_one_database_at_once_all_open_it(tmp_path):
+    program = (
+        "import sys, time\n"
+        "from autotune.ledger.database import open_url\n"
+        "time.sleep(max(0.0, float(sys.argv[2]) - time.time()))\n"
+        "open_url(sys.argv[1])\n"
+    )
+    start = str(time.time() + 3.0)
+    for round_ in range(2):
+        url = f"sqlite:///{tmp_path}/{round_}.db"
+        runs = [
+            subprocess.Popen([sys.executable, "-c", program, url, start], stderr=subprocess.PIPE, text=True)
+            for _ in range(3)
+        ]
+        assert [run.communicate(timeout=60)[1] for run in runs] == ["", "", ""]
+
+
+def test_a_database_that_stops_taking_records_is_one_line(tmp_path):
+    ledger = opened(tmp_path, storage=f"sqlite:///{tmp_path}/trials.db")
+    ledger.record_screen(A, RESULTS[0], spent_s=1.0)
+    with sqlite3.connect(tmp_path / "trials.db") as other:
+        other.execute("drop table trial_values")
+        other.execute("drop table trial_params")
+    with pytest.raises(
+        AutotuneError, match=r"no longer takes records: .*What was recorded before is kept"
+    ) as raised:
+        ledger.record_screen(B, RESULTS[0], spent_s=1.0)
+    assert "\n" not in str(raised.value)
 
 
 def test_results_that_cannot_be_written_are_named(tmp_path):

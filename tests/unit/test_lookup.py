@@ -193,7 +193,14 @@ def test_the_first_folder_wins(tmp_path, monkeypatch):
     [
         ({"m": 0}, "m=0: allowed: a whole number from 1 to 2147483647"),
         ({"m": 1.5}, "m=1.5: allowed"),
-        ({"dtype": "bf16"}, "lhs_dtype='bf16': allowed: bfloat16"),
+        ({"m": -1}, "m=-1: allowed: a whole number from 1 to 2147483647"),
+        ({"m": "64"}, "m='64': allowed: a whole number of type int, or of numpy's integers"),
+        ({"n": 64.0}, "n=64.0: allowed: a whole number"),
+        ({"k": True}, "k=true: allowed: a whole number"),
+        ({"batch": "2"}, "batch='2': allowed: a whole number"),
+        ({"groups": None}, "groups=null: allowed: a whole number"),
+        ({"dtype": ["bfloat16"]}, "dtype=['bfloat16']: allowed: bfloat16"),
+        ({"dtype": "bf16"}, "dtype='bf16': allowed: bfloat16"),
         ({"layout": "xx"}, "layout='xx': allowed: nn, nt, tn, tt"),
         ({"device": "NVIDIA H20"}, "device='NVIDIA H20': allowed: NVIDIA H200"),
         ({"policy": "closest"}, "policy='closest': allowed: nearest, exact"),
@@ -203,6 +210,14 @@ def test_an_impossible_question_says_what_is_allowed(asked, said):
     with pytest.raises(ValueError, match="allowed") as caught:
         autotune.best_config(**{"m": 64, "n": 64, "k": 64, **asked})
     assert str(caught.value).startswith(said)
+
+
+def test_a_kept_answer_is_not_given_to_a_size_that_only_equals_its_own():
+    assert autotune.best_config(1, 64, 64, device="NVIDIA H200") is not None
+    with pytest.raises(ValueError, match="m=true: allowed"):
+        autotune.best_config(True, 64, 64, device="NVIDIA H200")
+    with pytest.raises(ValueError, match=r"n=64\.0: allowed"):
+        autotune.best_config(1, 64.0, 64, device="NVIDIA H200")
 
 
 def test_dtypes_and_sizes_of_numpy_and_jax_are_understood(best):

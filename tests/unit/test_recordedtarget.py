@@ -66,3 +66,10 @@ def test_an_illegal_configuration_keeps_its_own_rules(target):
 def test_untuned_choices_that_were_not_recorded_are_left_out(target):
     choices = target.default_configs(PROBLEM, DEVICE)
     assert all((knobs["tile_n"], knobs["stages"]) in [(128, 3), (256, 4)] for knobs in choices)
+
+
+def test_the_recorded_rows_are_predicted_as_the_target_predicts_them(target):
+    whole = TARGET.space(PROBLEM, DEVICE, NARROWING)
+    space = target.space(PROBLEM, DEVICE, NARROWING)
+    codes = space.legal().codes
+    assert space.predicted_us(codes).tolist() == whole.predicted_us(codes).tolist()

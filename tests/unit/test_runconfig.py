@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import InputError
-from autotune.runconfig import check_space, load_run_config, override
+from autotune.runconfig import SAMPLERS, check_space, load_run_config, override
 from autotune.seam import Limits, MeasureProtocol
 from autotune.target import load_target
 
@@ -158,7 +158,7 @@ def test_suites_lie_beside_the_config_and_add_to_its_problems(tmp_path):
         ),
         (
             MINIMAL + "search: {sampler: tpu}",
-            "search.sampler='tpu': allowed: auto, local, tpe, random, exhaustive (did you mean 'tpe'?)",
+            f"search.sampler='tpu': allowed: {', '.join(SAMPLERS)} (did you mean 'tpe'?)",
         ),
         (
             MINIMAL + "search: {candidates: 0}",
@@ -251,6 +251,25 @@ def test_an_unknown_knob_names_the_nearest(tmp_path):
     )
 
 
+@pytest.mark.parametrize(("batch", "fits"), [(23, True), (24, False)])
+def test_a_problem_that_the_device_has_no_memory_for_is_refused(tmp_path, batch, fits):
+    # Three matrices of 32,768 x 32,768 bfloat16 are 6 GiB each time; an H200 has 140.4 GiB: 23 times.
+    config = load_run_config(
+        written(tmp_path, f"problems: [{{m: 32768, n: 32768, k: 32768, batch: {batch}}}]")
+    )
+    target = load_target("hopper_matmul")
+    device = target.device_named("NVIDIA H200")
+    if fits:
+        check_space(config, target, device)
+        return
+    with pytest.raises(InputError) as caught:
+        check_space(config, target, device)
+    assert str(caught.value) == (
+        f"{config.path}: 24x32768x32768x32768 bfloat16 nn: operands and result take 144 GiB; allowed: at most the "
+        "140 GiB of NVIDIA H200"
+    )
+
+
 def test_a_knob_value_that_the_target_does_not_know_is_named(tmp_path):
     path = written(tmp_path, MINIMAL + "space: {wg_split: [k]}")
     config, target = load_run_config(path), load_target("hopper_matmul")
@@ -333,19 +352,98 @@ def test_a_misspelt_file_names_the_nearest(tmp_path):
 def test_a_bad_suite_names_its_file_and_line(tmp_path, table, expected):
     file = written(tmp_path, table, "suite.csv")
     said = message(written(tmp_path, "suites: [suite.csv]"))
-    assert said.startswith(f"{file}{expected.format(file=file)}")
+    assert said.startswith(f"{tmp_path}/run.yaml: suites[0]: {file}{expected.format(file=file)}")
     assert "\n" not in said
 
 
-def test_a_results_folder_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
-    file = written(tmp_path, "", "taken")
-    monkeypatch.chdir(tmp_path)
-    path = written(tmp_path, MINIMAL + "results: taken/below")
-    assert message(path) == f"{path}: results='taken/below': allowed: a folder, but {file} is a file"
-    # A superuser may write anywhere, so the system's answer is given here.
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    path = written(tmp_path, MINIMAL + f"results: {tmp_path}/new")
-    assert message(path).endswith(f"allowed: a folder that can be written, but {tmp_path} cannot")
+def test_a_missing_suite_is_named_with_its_key(tmp_path):
+    written(tmp_path, "m,n,k\n64,64,64\n", "dev.csv")
+    path = written(tmp_path, "suites: [dev.csv, dew.csv]")
+    assert message(path) == (f"{path}: suites[1]: {tmp_path}/dew.csv: no such file (did you mean 'dev.csv'?)")
+
+
+def test_what_named_the_results_is_known_for_later_errors(tmp_path):
+    config = load_run_config(written(tmp_path, MINIMAL + "results: here"))
+    assert str(config.results_place.refuses("here", "x")) == f"{config.path}: results='here': allowed: x"
+    changed = override(config, results="there")
+    assert str(changed.results_place.refuses("there", "x")) == "--results='there': allowed: x"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "{m: 010, n: 64, k: 64}",
+            "line 1, column 16: '010' could be meant as octal; write the decimal number",
+        ),
+        ("{m: 0777, n: 64, k: 64}", "line 1, column 16: '0777' could be meant as octal"),
+        ("{m: 08, n: 64, k: 64}", "line 1, column 16: '08' could be meant as octal"),
+        ("{m: 0_10, n: 64, k: 64}", "line 1, column 16: '0_10' could be meant as octal"),
+        ("{m: 1:30, n: 64, k: 64}", "line 1, column 16: '1:30' could be meant as base 60"),
+        ("{m: 64, n: 64, k: -1:30.5}", "line 1, column 30: '-1:30.5' could be meant as base 60"),
+        ("{m: 1e3, n: 64, k: 64}", "problems[0].m=1000.0: allowed: a whole number or a name"),
+        ("{m: 0o17, n: 64, k: 64}", f"problems[0].m='0o17': allowed: {SIZES}"),
+        ("{m: yes, n: 64, k: 64}", "problems[0].m=true: allowed: a whole number or a name"),
+        ("{m: 1:30 min, n: 64, k: 64}", f"problems[0].m='1:30 min': allowed: {SIZES}"),
+    ],
+)
+def test_a_size_never_changes_its_value_without_a_word(tmp_path, text, expected):
+    path = written(tmp_path, f"problems: [{text}]")
+    assert message(path).startswith(f"{path}: {expected}")
+
+
+@pytest.mark.parametrize("size", ["0x40", "6_4", "'64'", "0b1000000"])
+def test_other_ways_to_write_a_size_are_read_as_they_look(tmp_path, size):
+    (weighted,) = load_run_config(written(tmp_path, f"problems: [{{m: {size}, n: 1, k: 1}}]")).problems
+    assert weighted.problem.m == 64
+
+
+def test_an_exponent_needs_no_point_and_no_sign(tmp_path):
+    config = load_run_config(written(tmp_path, MINIMAL + "search: {seconds: 1e3}\nlimits: {run_s: 1.5e1}"))
+    assert (config.search.seconds, config.limits.run_s) == (1000.0, 15.0)
+
+
+def test_files_of_other_systems_are_read(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbfm,n,k\r\n64,64,64\r\n")
+    path = tmp_path / "run.yaml"
+    path.write_bytes(b"\xef\xbb\xbfname: x\r\nsuites: [a.csv]\r\n")
+    assert [weighted.problem.m for weighted in load_run_config(path).problems] == [64]
+    path.write_bytes("name: x\n".encode("utf-16"))
+    assert message(path) == f"{path}: is not text in UTF-8 (byte 0)"
+
+
+def test_a_name_is_made_of_the_files_own_where_none_is_given(tmp_path):
+    assert load_run_config(written(tmp_path, MINIMAL, "my model (1).yaml")).name == "my_model_1_"
+    path = written(tmp_path, MINIMAL, "\u00e9\u00e8.yaml")
+    assert message(path).startswith(f"{path}: name: is missing, and the file's own name holds no letter")
+
+
+def test_a_storage_url_is_refused_without_showing_its_password(tmp_path):
+    path = written(tmp_path, MINIMAL + "storage: Postgresql://me:se/cr@et@host/db?password=x")
+    assert message(path).startswith(f"{path}: storage='Postgresql://me:***@host/db': allowed: null, or")
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite:///:memory:"])
+def test_a_storage_that_ends_with_the_command_is_refused(tmp_path, url):
+    path = written(tmp_path, MINIMAL + f"storage: '{url}'")
+    assert message(path) == (
+        f"{path}: storage='{url}': allowed: a storage that outlives the command, such as sqlite:///trials.db"
+    )
+
+
+@pytest.mark.parametrize("key", ["space", "search", "protocol", "race", "limits"])
+def test_a_mapping_without_content_is_refused_as_null_and_read_as_empty(tmp_path, key):
+    assert load_run_config(written(tmp_path, MINIMAL + f"{key}: {{}}")).space == {}
+    path = written(tmp_path, MINIMAL + f"{key}:\n")
+    assert message(path).startswith(f"{path}: {key}=null: allowed: a mapping with the keys ")
+
+
+@pytest.mark.parametrize("key", ["problems", "suites"])
+@pytest.mark.parametrize(("value", "shown"), [("", "null"), ("[]", "[]")])
+def test_an_empty_list_of_problems_is_refused(tmp_path, key, value, shown):
+    other = {"problems": "suites: [a.csv]\n", "suites": MINIMAL}[key]
+    path = written(tmp_path, f"{other}{key}: {value}\n")
+    assert message(path).startswith(f"{path}: {key}={shown}: allowed: a list of at least one ")
 
 
 def test_options_of_the_command_line_replace_what_the_config_says(tmp_path):

@@ -146,3 +146,14 @@ def test_untuned_choices_lie_in_the_space(problem):
     assert choices
     for config in choices:
         assert {name for name, value in config.to_knobs().items() if value not in knobs[name]} == set()
+
+
+def test_one_computing_warpgroup_shares_out_nothing_so_that_its_split_makes_a_twin():
+    problem = Problem.from_fields({"m": 4096, "n": 4096, "k": 4096})
+    space = space_of(problem, KNOWN["nvidia_h200"], {"compute_wgs": [1, 2], "wg_split": ["m", "n"]})
+    names = list(space.knobs)
+    codes = [0] * len(names)
+    (twin,) = space.twins(tuple(codes))
+    assert [name for name, a, b in zip(names, codes, twin) if a != b] == ["wg_split"]
+    codes[names.index("compute_wgs")] = 1
+    assert space.twins(tuple(codes)) == []

@@ -10,7 +10,7 @@ from autotune.errors import NothingLegalError, NothingSurvivedError
 from autotune.recording import record
 from autotune.seam import Failed, Measured
 from autotune.summary import compact, table
-from autotune.textable import aligned
+from autotune.textable import aligned, fitted
 from tests.helpers.scripted import (
     ScriptedConfig,
     ScriptedDevice,
@@ -95,6 +95,48 @@ def test_columns_align_and_numbers_end_flush():
         "a        5",
         "longer  10",
     ]
+
+
+def test_a_table_that_is_wider_than_the_terminal_puts_its_text_below_each_row(tmp_path):
+    found = run(everything(tmp_path), DEVICE, scripted_stages(ScriptedEvaluator(rival_us=12.0)))
+    wide = max(map(len, _times_of(table(found))))
+    assert table(found, wide).startswith(_text_of(table(found)))
+    lines = _times_of(table(found, wide - 1))
+    assert lines[2].split()[2:] == ["10.00", "13743.9", "12.00", "1.200", "1.200", "-", "1.200", "kernel"]
+    assert lines[3] == "  tile_m=128 tile_n=256 stages=4 order=rows persistent=true"
+    for width in (100, 60, 40):
+        assert max(map(len, table(found, width).splitlines())) <= width
+
+
+def _text_of(text):
+    return text.partition("\n\n")[0]
+
+
+def _times_of(text):
+    return _text_of(text).splitlines()
+
+
+def test_a_terminal_too_narrow_for_the_numbers_gets_a_block_a_row():
+    header, rows = (
+        ("problem", "config", "us"),
+        [("4096 cubed", "a=1 b=2 c=3", "7.5"), ("64 cubed", "none", "-")],
+    )
+    assert fitted(header, rows, right=(2,), below=1, width=22).splitlines() == [
+        "problem      us",
+        "----------  ---",
+        "4096 cubed  7.5",
+        "  a=1 b=2 c=3",
+        "64 cubed      -",
+        "  none",
+    ]
+    rows = [("4096x4096x4096 bfloat16", "a=1 b=2 c=3 d=4", "7.5")]
+    assert fitted(header, rows, right=(2,), below=1, width=22).splitlines() == [
+        "4096x4096x4096 bfloat16",
+        "  config  a=1 b=2 c=3",
+        "          d=4",
+        "  us      7.5",
+    ]
+    assert fitted(header, rows, right=(2,), below=1, width=None) == aligned(header, rows, right=(2,))
 
 
 def test_the_census_counts_without_writing(tmp_path):

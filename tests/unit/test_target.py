@@ -96,3 +96,9 @@ def test_an_illegal_plan_is_mended_and_the_rest_of_the_knobs_kept():
     knobs = TARGET.default_configs(problem(4096, 4096, 4096), DEVICE)[0]
     assert TARGET.mended_knobs(knobs | {"scopes": "acc_in_scratch"}) == knobs | {"scopes": "scratch"}
     assert TARGET.mended_knobs(knobs) == knobs
+
+
+def test_a_configuration_is_explained_in_one_line():
+    config = TARGET.config_from_knobs(TARGET.heuristic_config(problem(4096, 4096, 4096), DEVICE))
+    text = TARGET.explain(problem(4096, 4096, 4096), config, DEVICE)
+    assert " us, bound by tensor (tensor " in text and "\n" not in text

@@ -1,0 +1,155 @@
+"""The cost model: what it says of one configuration, of many, and of pairs whose order is known."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from hopper_matmul.config import Config
+from hopper_matmul.cost import STEPS, explain, predicted_us, soft_max
+from hopper_matmul.hardware import device_named
+from hopper_matmul.heuristic import heuristic_configs
+from hopper_matmul.problem import Problem
+from hopper_matmul.rates import rates_of
+from hopper_matmul.space import space_of
+
+DEVICE = device_named("NVIDIA H200")
+SIZES = [
+    (4096, 4096, 4096),
+    (16, 4096, 4096),
+    (300, 300, 65536),
+    (4096, 4097, 4096),
+    (1, 1, 1),
+]
+
+
+def problem(m: int, n: int, k: int, **fields) -> Problem:
+    return Problem.from_fields({"m": m, "n": n, "k": k, **fields})
+
+
+def us(p: Problem, **knobs) -> float:
+    return predicted_us(p, Config.from_knobs(knobs), DEVICE)
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_arrays_and_numbers_agree(sizes):
+    space = space_of(problem(*sizes), DEVICE, {"tile_k": [64], "stages": [2, 4], "raster_width": [8]})
+    legal = space.legal()
+    rows = np.random.default_rng(0).integers(legal.size, size=40)
+    many = space.predicted_us(legal.codes[rows])
+    one_by_one = [
+        predicted_us(space.problem, Config.from_knobs(legal.knobs(int(row))), DEVICE) for row in rows
+    ]
+    assert many.dtype == np.float64 and np.allclose(many, one_by_one, rtol=1e-12)
+    assert (many > 0).all() and np.isfinite(many).all()
+
+
+def test_thousands_of_rows_are_ranked_in_milliseconds():
+    space = space_of(problem(512, 4096, 4096), DEVICE, {"raster_width": [8], "epi_m": [64]})
+    codes = space.legal().codes[:5_000]
+    assert len(codes) == 5_000
+    took_s = []
+    for _ in range(5):
+        start_s = time.perf_counter()
+        space.predicted_us(codes)
+        took_s.append(time.perf_counter() - start_s)
+    assert min(took_s) < 0.05
+
+
+def test_a_soft_maximum_is_at_least_the_greatest_and_adds_what_is_nearly_as_great():
+    assert soft_max([3.0, 4.0], 2.0) == 5.0
+    assert soft_max([1.0, 10.0], 15.0) == pytest.approx(10.0)
+
+
+def test_the_terms_of_a_large_product_are_those_worked_out_by_hand():
+    p = problem(4096, 4096, 4096)
+    config = Config(tile_m=128, tile_n=256, stages=4, compute_wgs=2, delay_release=1)
+    found, rates = explain(p, config, DEVICE), rates_of(DEVICE)
+    # 32 x 16 = 512 tiles over 132 SMs are 4 in turn, of 64 steps of 128 x 256 x 64 products each.
+    products = 4 * 64 * 128 * (256 + rates.wgmma_columns) * 64
+    assert found.terms_us["tensor"] == pytest.approx(products / rates.sm_macs)
+    # Each step reads (128 + 256) x 64 elements of two bytes.
+    assert found.terms_us["sm_read"] == pytest.approx(4 * 64 * 384 * 64 * 2 / rates.sm_read_bytes)
+    assert found.terms_us["add"] == found.terms_us["pad"] == 0
+    assert found.binds == "tensor"
+    assert found.total_us == pytest.approx(predicted_us(p, config, DEVICE))
+    assert found.total_us > max(found.terms_us[name] for name in STEPS)
+    assert found.text().startswith(f"{found.total_us:.1f} us, bound by tensor (tensor ")
+
+
+def test_a_skinny_product_is_bound_by_device_memory():
+    knobs = {
+        "tile_m": 16,
+        "epi_m": 16,
+        "tile_n": 64,
+        "tile_k": 128,
+        "stages": 8,
+        "compute_wgs": 1,
+        "swap_ab": True,
+    }
+    found = explain(problem(16, 4096, 14336), Config.from_knobs(knobs), DEVICE)
+    assert found.binds == "hbm"
+    # 4096 x 14336 + 16 x 14336 elements are read once, and 16 x 4096 written.
+    moved = 2 * (4096 * 14336 + 16 * 14336 + 16 * 4096)
+    assert found.terms_us["hbm"] == pytest.approx(moved / rates_of(DEVICE).hbm_bytes)
+
+
+def test_too_few_bytes_in_flight_bind_a_shallow_ring():
+    deep, shallow = (
+        explain(problem(4096, 4096, 4096), Config(tile_n=128, tile_k=32, stages=stages), DEVICE)
+        for stages in (8, 2)
+    )
+    assert shallow.binds == "ring" and deep.binds != "ring" and shallow.total_us > deep.total_us
+
+
+@pytest.mark.parametrize(
+    ("sizes", "faster", "slower"),
+    [
+        # 64 tiles of 64 x 64 leave half of the SMs idle; two parts of k do not.
+        ((64, 4096, 14336), {"split_k": 2}, {"split_k": 1}),
+        # All tiles run at once anyway, and the parts would have to be added.
+        ((4096, 4096, 4096), {"split_k": 1}, {"split_k": 4}),
+        # WGMMA computes 64 rows: 16 of them are better its columns.
+        ((16, 4096, 4096), {"tile_m": 16, "epi_m": 16, "swap_ab": True}, {"tile_m": 64, "stages": 2}),
+        # The ring may run ahead into the next tile only while this one is stored apart from it.
+        ((4096, 4096, 4096), {"scopes": "joint"}, {"scopes": "sequential"}),
+        # Nothing is left in flight from step to step.
+        ((4096, 4096, 4096), {"delay_release": 1}, {"delay_release": 0}),
+    ],
+)
+def test_the_order_of_pairs_that_were_measured(sizes, faster, slower):
+    base = {"tile_m": 64, "tile_n": 64, "tile_k": 64, "stages": 6, "compute_wgs": 1}
+    assert us(problem(*sizes), **base | faster) < us(problem(*sizes), **base | slower)
+
+
+def test_three_clusters_of_four_too_many_cost_a_persistent_kernel_a_turn():
+    # 6 x 11 = 66 clusters of four 128 x 128 tiles. The SMs have 33 seats, two tiles for each, but 30 clusters fit at
+    # once: the last three begin when the others have walked their two. Launched as 30, they walk three at most.
+    p = problem(1536, 2816, 4096)
+    clusters = {"cluster_m": 2, "cluster_n": 2}
+    all_seats, fitting = us(p, **clusters), us(p, **clusters, max_sms=120)
+    assert all_seats / fitting == pytest.approx(4 / 3, abs=0.05)
+
+
+def test_odd_matrices_cost_their_copies_unless_they_are_viewed():
+    p = problem(4096, 4100, 4096)
+    padded, viewed = (explain(p, Config(edges=edges), DEVICE).terms_us["pad"] for edges in ("pad", "view"))
+    # Rows of 8,200 bytes do not fill 16, so both copy; K-major operands of whole rows copy nothing.
+    assert padded >= viewed > 0
+    assert explain(problem(4096, 4096, 4096), Config(edges="pad"), DEVICE).terms_us["pad"] == 0
+
+
+@pytest.mark.parametrize("sizes", [*SIZES, (64, 4096, 14336), (1000, 1000, 1000), (333, 1111, 2048)])
+def test_untuned_choices_come_one_a_tile_in_under_a_millisecond(sizes):
+    p = problem(*sizes)
+    found = list(heuristic_configs(p, DEVICE))
+    tiles = [(config.tile_m, config.tile_n, config.swap_ab) for config in found]
+    assert 0 < len(tiles) == len(set(tiles)) <= 8
+    took_s = []
+    for _ in range(20):
+        start_s = time.perf_counter()
+        next(heuristic_configs(p, DEVICE))
+        took_s.append(time.perf_counter() - start_s)
+    assert min(took_s) < 1e-3
