@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import errno
 import shutil
@@ -19,6 +20,7 @@ from autotune.nightly.files import folder_within, night_lock
 from autotune.nightly.meter import NightMeter, UnfitError
 from autotune.nightly.night import run_night
 from autotune.nightly.telling import unfit_summary, write_reports
+from autotune.writable import require_records_kept
 
 LEAST_FREE_BYTES = 64 * 2**20
 
@@ -40,6 +42,8 @@ def run(
         from autotune.nightly import gpumeter  # loads the driver and Optuna
 
         make_meter = gpumeter.GpuMeter
+    with contextlib.suppress(OSError):  # a full disk makes the machine unfit, which is said below
+        require_records_kept(config.run, ("nightly", "best"))
     folder = folder_within(config.run.results, "nightly")
     with night_lock(folder):
         meter = make_meter(config)

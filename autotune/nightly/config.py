@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from autotune import configfile, fields, runconfig
+from autotune import configfile, fields, machine, runconfig
 from autotune.bestfile import BestEntry
 from autotune.errors import InputError
 from autotune.fields import Place
 from autotune.runconfig import RunConfig
+from autotune.target import load_target
 
 KEYS = (
     "run",
@@ -67,26 +68,46 @@ def load_night_config(path: str | Path, results: str | None = None) -> NightConf
     if "run" not in given:
         raise top.key("run").says("is missing; allowed: a run config, relative to this file")
     named = fields.text(given["run"], top.key("run"), "a run config, relative to this file")
-    run = runconfig.load_run_config(path.parent / named)
+    try:
+        run = runconfig.load_run_config(path.parent / named)
+    except InputError as error:
+        raise top.key("run").says(str(error)) from None
     if run.evaluator not in ("auto", "gpu"):
         raise InputError(f"{run.path}: evaluator={run.evaluator}: a night measures; allowed: auto, gpu")
-    limits = {"candidates": given.get("candidates", 80), "seconds": given.get("seconds", 30.0)}
-    run = runconfig.override(replace(run, name=f"{run.name}-nightly"[-100:], evaluator="gpu"), **limits)
-    named_place = Place(path="--results") if results is not None else top.key("results")
-    folder = results if results is not None else given.get("results", str(run.results))
-    run = replace(run, results=runconfig.results_folder(folder, named_place))
+    run = runconfig.override(
+        replace(run, name=f"{run.name}-nightly"[-100:], evaluator="gpu"),
+        candidates=fields.whole(
+            given.get("candidates", 80), top.key("candidates"), 1, runconfig.MAX_CANDIDATES
+        ),
+        seconds=fields.positive(given.get("seconds", 30.0), top.key("seconds"), runconfig.MAX_SECONDS),
+        results=results,
+    )
+    if results is None and "results" in given:
+        folder = runconfig.results_folder(given["results"], top.key("results"))
+        run = replace(run, results=folder, results_place=top.key("results"))
     days = {
         key: fields.whole(given[key], top.key(key), 1, MAX_DAYS)
         for key in ("keep_trials_days", "keep_history_days")
         if key in given
     }
-    return NightConfig(
+    night = NightConfig(
         path=path,
         run=run,
         minutes=fields.positive(given.get("minutes", 60.0), top.key("minutes"), MAX_MINUTES),
         variants=_variants(given.get("variants", "vetted"), top.key("variants"), run),
         **days,
     )
+    _check_spaces(night, top)
+    return night
+
+
+def _check_spaces(night: NightConfig, top: Place) -> None:
+    """Finds a wrong value of a knob now, and not in the middle of the night."""
+    target = load_target(night.run.target)
+    device = target.device_named(machine.REFERENCE_KIND if night.run.device == "auto" else night.run.device)
+    runconfig.check_space(night.run, target, device)
+    if isinstance(night.variants, Mapping):
+        runconfig.check_space(replace(night.run, space=night.variants), target, device, top.key("variants"))
 
 
 def variants_of(
@@ -114,11 +135,9 @@ def variants_of(
 def _variants(value: object, place: Place, run: RunConfig) -> Any:
     if isinstance(value, str):
         return fields.choice(value, place, ("vetted", "all"))
-    from autotune.target import load_target
-
-    knobs = load_target(run.target).knob_names
-    narrowed = fields.mapping(value, place, knobs)
-    return {
-        knob: tuple(fields.items(values, place.key(knob), "value, such as [128, 256]"))
-        for knob, values in narrowed.items()
-    }
+    target = load_target(run.target)
+    if not (narrowed := runconfig.narrowing(value, place, target)):
+        raise place.refuses(
+            value, f"vetted, all, or a mapping with some of the keys {', '.join(target.knob_names)}"
+        )
+    return narrowed

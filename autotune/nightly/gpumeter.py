@@ -35,11 +35,10 @@ from autotune.search import make_searcher
 from autotune.target import load_target
 
 SENTINEL_LIMIT_S = 180.0
-# Of measuring one winner; one in doubt, and a sentinel, may take LONGER times as long. Samples by CUPTI and of chains
-# take a fraction of it. Of blocks at settled clocks, 0.2 s a pair, it admits six, and in doubt thirty: with four and
-# fourteen one regression in ten is found too late, and fifty find no more (nightly_simulation.py --blocks).
+# Of measuring one winner in one process. Samples by CUPTI and of chains take a fraction of it; of blocks at settled
+# clocks, 0.2 s a pair, it admits six.
 RACE_SECONDS = 1.0
-LONGER = 6
+SENTINEL_SECONDS = 6.0
 DOT_FIELDS = {"m": 4096, "n": 4096, "k": 4096}
 DOT_ROUNDS = 40
 SETTLE_ATTEMPTS, SETTLE_S = 10, 1.0
@@ -110,7 +109,7 @@ class GpuMeter:
                 rounds=DOT_ROUNDS,
                 protocol=_plain_protocol(DOT_ROUNDS),
                 formulations=(PLAIN,),
-                seconds=RACE_SECONDS * LONGER,
+                seconds=SENTINEL_SECONDS,
             )
             began_s = time.monotonic()
             result = self._verified(VerifyJob(race=race))
@@ -234,7 +233,6 @@ class GpuMeter:
         candidate = Candidate(
             target=entry.target, problem=entry.problem, config=entry.config, device=self.device
         )
-        is_long = rounds > self._config.protocol.rounds
         return RaceJob(
             job_id=next(self._job_ids),
             problem=entry.problem,
@@ -243,7 +241,7 @@ class GpuMeter:
             rounds=rounds,
             protocol=protocol_of(entry.protocol, rounds),
             formulations=formulations,
-            seconds=RACE_SECONDS * (LONGER if is_long else 1),
+            seconds=RACE_SECONDS,
         )
 
     def _running(self) -> Evaluator:

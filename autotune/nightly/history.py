@@ -118,10 +118,17 @@ def _is_sound(record: Record) -> bool:
     if record["type"] == "night":
         sentinels = record.get("sentinels")
         return isinstance(sentinels, dict) and all(_is_time(value) for value in sentinels.values())
-    names = ("kernel_us", "xla_us")
-    return isinstance(record.get("key"), str) and all(
-        record.get(name) is None or _is_time(record[name]) for name in names
-    )
+    return isinstance(record.get("key"), str) and _has_times(record) and _has_times(record.get("first") or {})
+
+
+def _has_times(record: Any) -> bool:
+    """Returns whether what a record says of times can be worked with."""
+    if not isinstance(record, dict) or not all(
+        record.get(name) is None or _is_time(record[name]) for name in ("kernel_us", "xla_us")
+    ):
+        return False
+    processes = record.get("processes")
+    return processes is None or (isinstance(processes, int) and processes >= 1)
 
 
 def _is_time(value: Any) -> bool:

@@ -115,14 +115,15 @@ class Night:
         tonight: Tonight,
         left: Leftover,
     ) -> dict[str, Decision]:
-        """Decides about each problem; one that looks moved is first measured longer."""
+        """Decides about each problem; one that looks moved is first raced in further processes."""
         seen = verification.seen
         known = {key: _decision_from(record) for key, record in left.decided.items() if key in seen}
         open_keys = [key for key in seen if key not in known]
         decisions = {key: decide(key, entries[key], seen[key], tonight) for key in open_keys}
-        doubted = [key for key in open_keys if _is_doubted(decisions[key], seen[key])]
-        verification.longer(doubted)
-        decisions |= {key: decide(key, entries[key], seen[key], tonight) for key in doubted}
+        for _ in range(2):  # a few processes of what is doubted, then more of what still is
+            asked = {key: count for key in open_keys if (count := decisions[key].ask)}
+            verification.ask_again(asked)
+            decisions |= {key: decide(key, entries[key], seen[key], tonight) for key in asked}
         for key in weights:
             if key not in entries:
                 decisions[key] = decide(key, None, None, tonight)
@@ -219,10 +220,6 @@ class Night:
         self._state.end(remaining)
         prune_trials(self._results, self._config.keep_trials_days)
         compact_history(self._history_file, self._config.keep_history_days, today)
-
-
-def _is_doubted(decision: Decision, seen: Seen) -> bool:
-    return not seen.failure and (decision.doubtful or decision.verdict in ("suspect", "regression", "better"))
 
 
 def _is_outdated(entry: BestEntry, decision: Decision, machine: Any) -> bool:

@@ -53,7 +53,7 @@ def withdrawn(entry: BestEntry, seen: Seen, machine: Machine, day: str) -> BestE
 
 def interval(seen: Seen) -> Ratio | None:
     """Returns the 95% interval of XLA's time over the kernel's, from the spread of the rounds."""
-    known = seen.log_ratio()
+    known = seen.log_lead()
     if known is None:
         return None
     middle, error = known
@@ -88,5 +88,5 @@ def replace_entry(
 
 
 def _kernel_wins(seen: Seen, entry: BestEntry) -> bool:
-    known = seen.log_ratio()
+    known = seen.log_lead()
     return entry.backend == "kernel" if known is None else known[0] > math.log(1 + TIE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,7 +49,6 @@ def line_of(key: str, decision: Decision, seen: Seen | None, action: str, improv
 def facts_of(line: Line, entry: BestEntry | None, seen: Seen | None) -> dict[str, Any]:
     """Returns what the history keeps of a problem."""
     knobs = entry.config.to_knobs() if entry is not None and entry.config is not None else None
-    known = seen.log_ratio() if seen else None
     facts = {
         "verdict": line.decision.verdict,
         "reason": line.decision.reason,
@@ -56,14 +56,26 @@ def facts_of(line: Line, entry: BestEntry | None, seen: Seen | None) -> dict[str
         "config": fingerprint(knobs),
         "protocol": protocol_mark(entry.protocol) if entry else None,
         "digest": seen.digest if seen else None,
-        "kernel_us": _rounded(line.kernel_us),
-        "xla_us": _rounded(line.xla_us),
-        "log_ratio": None if known is None else round(known[0], 6),
-        "log_ratio_error": None if known is None else round(known[1], 6),
+        **measured_facts(seen or Seen()),
         "action": line.action or None,
     }
     if seen and seen.failure:
         facts["failure"] = seen.failure[0]
+    return facts
+
+
+def measured_facts(seen: Seen) -> dict[str, Any]:
+    """Returns what the history keeps of a winner's times; of one that was asked again, also what was seen `first`."""
+    known = seen.log_ratio()
+    facts = {
+        "kernel_us": _rounded(seen.kernel_median_us),
+        "xla_us": _rounded(seen.xla_median_us),
+        "log_ratio": None if known is None else round(known[0], 6),
+        "log_ratio_error": None if known is None else round(known[1], 6),
+        "processes": seen.processes,
+    }
+    if seen.again:
+        facts["first"] = measured_facts(dataclasses.replace(seen, again=()))
     return facts
 
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from autotune.nightly.spread import centre, error_of_centre
+
 Verdict = Literal["unchanged", "drift", "suspect", "regression", "broken", "stale", "missing", "better"]
 VERDICTS = ("broken", "regression", "better", "missing", "stale", "suspect", "drift", "unchanged")
 
@@ -42,39 +44,62 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """One verification of a stored winner: both lanes of one race, or of several put together.
+    """One verification of a stored winner: both lanes of one race, and of those in further processes.
 
     Attributes:
         kernel_us, xla_us: Samples; those with one index are of one round. Empty where a lane was not measured.
         digest: Of the lowered module; None where it did not lower, and where there is no kernel.
         failure: Reason and detail why the kernel did not survive; None where it did.
+        again: The same winner in further processes, asked since this one raised a doubt. They testify in its stead:
+            of many winners those that look slow are doubted, so it was chosen for what it saw.
     """
 
     kernel_us: tuple[float, ...] = ()
     xla_us: tuple[float, ...] = ()
     digest: str | None = None
     failure: tuple[str, str] | None = None
+    again: tuple[Seen, ...] = ()
+
+    @property
+    def processes(self) -> int:
+        """How many testify; at least one."""
+        return len(self._witnesses)
 
     @property
     def kernel_median_us(self) -> float | None:
-        return statistics.median(self.kernel_us) if self.kernel_us else None
+        """Of the processes' medians the centre."""
+        medians = self._medians("kernel_us")
+        return math.exp(centre([math.log(us) for us in medians])) if medians else None
 
     @property
     def xla_median_us(self) -> float | None:
-        return statistics.median(self.xla_us) if self.xla_us else None
+        """Of the processes' medians the least: what XLA can do counts, not what it chose in one process."""
+        return min(self._medians("xla_us"), default=None)
 
     def log_ratio(self) -> tuple[float, float] | None:
-        """Returns the median over rounds of log(XLA's time / the kernel's) and its standard error."""
-        pairs = list(zip(self.xla_us, self.kernel_us))
-        return log_median([xla / kernel for xla, kernel in pairs]) if pairs else None
+        """Returns log(XLA's time / the kernel's), to compare nights by, and its standard error by the samples.
+
+        Of each process the median over rounds, of the processes the centre.
+        """
+        known = [log_median(pairs) for one in self._witnesses if (pairs := one._pairs())]
+        if not known:
+            return None
+        return centre([value for value, _ in known]), error_of_centre([error for _, error in known])
+
+    def log_lead(self) -> tuple[float, float] | None:
+        """Returns log(XLA's time in its fastest process / the kernel's), to tell the faster, and its error."""
+        known, medians = self.log_ratio(), self._medians("xla_us")
+        if known is None:
+            return None
+        return known[0] - centre([math.log(us / min(medians)) for us in medians]), known[1]
 
     def plus(self, other: Seen) -> Seen:
-        """Returns both verifications as one; the later failure and digest count."""
-        return Seen(
-            kernel_us=self.kernel_us + other.kernel_us,
-            xla_us=self.xla_us + other.xla_us,
+        """Returns what was seen with a race in a further process; a failure in either counts."""
+        return dataclasses.replace(
+            self,
             digest=other.digest or self.digest,
-            failure=other.failure,
+            failure=other.failure or self.failure,
+            again=(*self.again, other),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -88,7 +113,18 @@ class Seen:
             xla_us=tuple(held["xla_us"]),
             digest=held["digest"],
             failure=tuple(failure) if failure else None,
+            again=tuple(cls.from_json(one) for one in held.get("again", ())),
         )
+
+    @property
+    def _witnesses(self) -> tuple[Seen, ...]:
+        return tuple(one for one in self.again if one.kernel_us and one.xla_us) or (self,)
+
+    def _medians(self, lane: str) -> list[float]:
+        return [statistics.median(held) for one in self._witnesses if (held := getattr(one, lane))]
+
+    def _pairs(self) -> list[float]:
+        return [xla / kernel for xla, kernel in zip(self.xla_us, self.kernel_us)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,14 +135,14 @@ class Decision:
         reason: One line for a person.
         retune: Whether it is to be tuned again.
         gain: What tuning may gain, as a share of the problem's time.
-        doubtful: A longer race the same night may change the verdict.
+        ask: Further processes that would make sure of it the same night.
     """
 
     verdict: Verdict
     reason: str
     retune: bool = False
     gain: float = 0.0
-    doubtful: bool = False
+    ask: int = 0
 
     @property
     def pages(self) -> bool:

@@ -12,7 +12,6 @@ from autotune.nightly.meter import Check, NightMeter
 from autotune.nightly.state import Leftover, NightState
 from autotune.nightly.values import Seen, fingerprint
 
-CONFIRM_ROUNDS = 100  # of a winner that looks slower, or better, than it was
 NOT_RUN = ("lower", "compile", "launch", "timeout", "crash", "memory", "error")  # worth a second try, alone
 
 
@@ -58,9 +57,14 @@ class Verification:
             self._measure([key], self._rounds)
         self.unreached = [key for key in todo if key not in self.seen]
 
-    def longer(self, keys: Sequence[str]) -> None:
-        """Adds a long race to what was seen of these winners."""
-        self._measure(keys, CONFIRM_ROUNDS, is_more=True)
+    def ask_again(self, asked: Mapping[str, int]) -> None:
+        """Adds as many races to what was seen of these winners, each in a process that has not raced it.
+
+        The winners take turns, so that what the budget cuts short has been asked once at least.
+        """
+        turns = range(max(asked.values(), default=0))
+        keys = [key for turn in turns for key, count in asked.items() if turn < count]
+        self._measure(keys, self._rounds, is_more=True)
 
     def _in_order(self, left: Leftover, history: History) -> list[str]:
         """Returns what is to be verified, first what was verified longest ago.

@@ -49,3 +49,36 @@ def test_a_wrong_config_is_bad_input_and_writes_nothing(night):
     assert done.returncode == 2
     assert "night.yaml: minutes='long': allowed: a number above 0" in done.stderr
     assert not (night / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "arguments", "said"),
+    [
+        (
+            "results: night.yaml/x",
+            [],
+            "night.yaml: results='night.yaml/x': allowed: a folder that can be written",
+        ),
+        (
+            "",
+            ["--results", "/proc/x"],
+            "--results='/proc/x': allowed: a folder that can be written, but /proc/x",
+        ),
+    ],
+)
+def test_results_that_cannot_be_kept_are_bad_input_before_anything_is_measured(night, key, arguments, said):
+    (night / "night.yaml").write_text(f"run: run.yaml\n{key}\n")
+    done = autotune("nightly", "night.yaml", *arguments, cwd=night)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"autotune: error: {said}") and done.stderr.count("\n") == 1
+
+
+def test_a_storage_that_does_not_answer_is_bad_input_of_the_run_config(night):
+    with (night / "run.yaml").open("a") as stream:
+        stream.write("storage: mysql+pymysql://me:secret@host/db\n")
+    done = autotune("nightly", "night.yaml", cwd=night)
+    assert done.returncode == 2
+    assert done.stderr.startswith(
+        "autotune: error: run.yaml: storage='mysql+pymysql://me:***@host/db': cannot"
+    )
+    assert not (night / "results").exists()

@@ -45,7 +45,9 @@ def run(hundred, stored, tmp_path, make_meter, *more):
 def test_two_nights_verify_what_is_stored_and_what_is_added(hundred, stored, scripted, tmp_path, capsys):
     code, (first, second) = run(hundred, stored, tmp_path, scripted[1])
     assert (code, second["exit_code"], second["counts"]) == (0, 0, {"unchanged": 12})
-    assert first["counts"]["better"] == 10  # of the ten that were added, the kernel's 100 us beat XLA's 110
+    # The kernel's 100 us beat XLA's 110 in all ten that were added; one night can tell of those taken by CUPTI, while
+    # the seven in chains are taken for shorter than 16 us, and a tenth is less than what lies between two processes.
+    assert first["counts"]["better"] == 3
     assert second["gpu_s"] == 12.0  # the scripted card takes one second a winner
     told = capsys.readouterr().out
     assert "12 winners: 2 of" in told

@@ -128,12 +128,27 @@ def test_the_example_config_is_a_good_one():
         ("run: run.yaml\nvariants: {tile_q: [1]}", "variants.tile_q: unknown key"),
         ("run: run.yaml\nminuts: 5", "night.yaml: minuts: unknown key (did you mean 'minutes'?)"),
         ("run: replay.yaml", "evaluator=replay: a night measures; allowed: auto, gpu"),
+        ("run: run.yaml\nvariants: {}", "night.yaml: variants={}: allowed: vetted, all, or a mapping"),
+        (
+            "run: run.yaml\nvariants: {stages: [2, 2]}",
+            "night.yaml: variants.stages[1]=2: allowed: each value once",
+        ),
+        ("run: run.yaml\nvariants: {stages: [0]}", "night.yaml: variants.stages=0: allowed"),
+        (
+            "run: run.yaml\ncandidates: 0",
+            "night.yaml: candidates=0: allowed: a whole number from 1 to 1000000",
+        ),
+        ("run: run.yaml\nseconds: 1:30", "night.yaml: line 2, column 10: '1:30' could be meant as base 60"),
+        ("run: space.yaml", "space.yaml: space.stages=0: allowed"),
+        ("run: bad.yaml", "night.yaml: run: "),
         ("run: !!python/object/apply:os.getcwd []", "is not valid YAML"),
     ],
 )
 def test_a_wrong_config_is_refused_with_its_place(tmp_path, text, said):
     (tmp_path / "run.yaml").write_text("problems: [{m: 64, n: 64, k: 64}]\n")
     (tmp_path / "replay.yaml").write_text("evaluator: replay\nproblems: [{m: 64, n: 64, k: 64}]\n")
+    (tmp_path / "space.yaml").write_text("problems: [{m: 64, n: 64, k: 64}]\nspace: {stages: [0]}\n")
+    (tmp_path / "bad.yaml").write_text("problems: []\n")
     (tmp_path / "night.yaml").write_text(text + "\n")
     with pytest.raises(InputError) as caught:
         load_night_config(tmp_path / "night.yaml")

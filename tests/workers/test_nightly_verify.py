@@ -62,6 +62,16 @@ def test_a_problem_is_raced_again_in_a_process_that_has_not_raced_it(meter, tmp_
     assert meter.profile.races == {"shared": 2}
 
 
+def test_a_winner_asked_three_times_at_once_is_raced_in_three_processes(meter, monkeypatch):
+    pool, served = meter._evaluator, set()
+    poll = pool.poll
+    monkeypatch.setattr(pool, "poll", lambda wait_s: served.update(pool.worker_pids) or poll(wait_s))
+    found = list(meter.verify([check(8)] * 3, 4))
+    assert [key for key, _ in found] == ["8"] * 3
+    assert len(served) >= 3, "two workers were there at first"
+    assert meter.profile.races == {"shared": 3}
+
+
 def test_processes_stay_while_problems_are_new_to_them(meter):
     pool = meter._evaluator
     dict(meter.verify([check(8), check(16)], 4))

@@ -1,0 +1,62 @@
+"""How far apart two processes see one unchanged winner, by how it is measured."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+BETWEEN_NIGHTS = 0.003  # that stays however many processes of one night are asked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Standard deviations of logarithms, from one process to another.
+
+    Attributes:
+        ratio: Of XLA's time over the kernel's.
+        kernel: Of the kernel's time, next to sentinels.
+    """
+
+    ratio: float
+    kernel: float
+
+
+# From two nights of 100 winners with nothing changed (2026-11-30, H200, jax 0.11.2; docs/nightly.md has the table,
+# results/nightly/two_nights.json the data). The tails are heavier than normal, so it is not the spread of single
+# processes that is stated but what the centre of five shows, times the square root of five, less what samples explain.
+# Short kernels in chains show 0.080 and 0.035 so; with those one simulated night in 200 paged for nothing.
+# Bounds are of the kernel's time in us; the first that fits holds.
+SETTLED_CLOCKS = Spread(ratio=0.013, kernel=0.010)
+CHAIN = ((16.0, Spread(ratio=0.090, kernel=0.050)), (math.inf, Spread(ratio=0.026, kernel=0.018)))
+CUPTI = ((60.0, Spread(ratio=0.0155, kernel=0.006)), (math.inf, Spread(ratio=0.004, kernel=0.006)))
+
+
+def measured_spread(protocol: Mapping[str, Any], kernel_us: float | None) -> Spread:
+    """Returns the spread of winners that are measured by this protocol and take about this long."""
+    if protocol.get("regime") == "sustained":
+        return SETTLED_CLOCKS
+    bounds = CHAIN if protocol.get("timer") == "chain" else CUPTI
+    time_us = kernel_us or 0.0
+    return next(spread for bound_us, spread in bounds if time_us < bound_us)
+
+
+def centre(values: Sequence[float]) -> float:
+    """Returns the median of the means of all pairs, each value with itself too (Hodges and Lehmann's estimate).
+
+    It is nearly as sharp as the mean, and of five values one may lie far out.
+    """
+    return statistics.median([(a + b) / 2 for a, b in itertools.combinations_with_replacement(values, 2)])
+
+
+def error_of_centre(errors: Sequence[float]) -> float:
+    """Returns the standard deviation of the centre of values with these."""
+    return math.sqrt(sum(error**2 for error in errors)) / len(errors)
+
+
+def error_of_night(spread: float, processes: int) -> float:
+    """Returns how far the centre of so many processes of one night lies from the truth, samples aside."""
+    return math.hypot(error_of_centre([spread] * processes), BETWEEN_NIGHTS)
