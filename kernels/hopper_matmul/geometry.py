@@ -273,11 +273,16 @@ class Geometry:
 
     @property
     def has_pieces_outside(self) -> bool:
-        """Whether the epilogue has pieces that lie wholly outside of the result."""
-        c, p = self.config, self.problem
+        """Whether pieces of the epilogue lie wholly outside along a dimension of which the result has a single block.
+
+        TMA drops what is stored outside, but is not given the index of such a dimension.
+        """
+        c, p, sums = self.config, self.problem, self.sums
+        is_single = (sums.shape[0] <= 8, sums.shape[1] <= sums.swizzle_columns)
+        single_m, single_n = is_single[::-1] if self.lies_turned else is_single
         over_m = self.cluster_tiles_m * c.cluster_m * c.tile_m - p.m
         over_n = self.cluster_tiles_n * c.cluster_n * c.tile_n - p.n
-        return over_m >= c.epi_m or over_n >= c.epi_n
+        return (single_m and over_m >= c.epi_m) or (single_n and over_n >= c.epi_n)
 
     @functools.cached_property
     def grid_clusters(self) -> int:

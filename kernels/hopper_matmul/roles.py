@@ -236,11 +236,13 @@ def _store_tile(
         plgpu.barrier_arrive(refs["barriers"]["sums_read"])
         plgpu.barrier_wait(refs["barriers"]["sums_read"])
     pieces_n = geometry.wg_n // config.epi_n
+    # Where stores are left out, how many are in flight is not known here.
+    in_flight = 0 if geometry.has_pieces_outside else geometry.epilogue_slots - 1
     for piece in range((geometry.wg_m // config.epi_m) * pieces_n):
         row, column = piece // pieces_n * config.epi_m, piece % pieces_n * config.epi_n
         place = (wg, piece % geometry.epilogue_slots)
         staged = refs["epilogue"].at[place]
-        plgpu.wait_smem_to_gmem(geometry.epilogue_slots - 1, wait_read_only=True)
+        plgpu.wait_smem_to_gmem(in_flight, wait_read_only=True)
         rows, columns = slice(row, row + config.epi_m), slice(column, column + config.epi_n)
         _facing(is_turned, staged)[...] = rounded[_turned(config.swap_ab, rows, columns)]
         plgpu.commit_smem()
@@ -250,15 +252,12 @@ def _store_tile(
             plgpu.copy_smem_to_gmem,
             refs["epilogue_view"].at[place],
             operands.out.at[_in_plane(plane, *_turned(geometry.lies_turned, out_rows, out_columns))],
-            commit_group=False,
         )
         if geometry.has_pieces_outside:
-            # TMA drops what lies outside, but not along a dimension of a single block, whose index it is not given.
             is_inside = (out_rows.start < geometry.problem.m) & (out_columns.start < geometry.problem.n)
             pl.when(is_inside)(copy)
         else:
             copy()
-        plgpu.commit_smem_to_gmem_group()
     if config.scopes.shares_bytes:
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
     if geometry.config.scopes.is_union:

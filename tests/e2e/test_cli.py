@@ -185,7 +185,12 @@ def test_wrong_usage_is_one_line_and_exit_code_2(tmp_path, arguments, said):
 
 def test_a_kernel_family_that_is_not_on_the_path_is_one_line(tmp_path):
     (tmp_path / "run.yaml").write_text(SMALL)
-    line = failed(autotune("run", "run.yaml", cwd=tmp_path, PYTHONPATH=str(ROOT)), 1)
+    # An installed package is on every path; this says that it is on none.
+    hiding = tmp_path / "hiding"
+    hiding.mkdir()
+    (hiding / "sitecustomize.py").write_text("import sys\nsys.modules['hopper_matmul'] = None\n")
+    path = os.pathsep.join((str(hiding), str(ROOT)))
+    line = failed(autotune("run", "run.yaml", cwd=tmp_path, PYTHONPATH=path), 1)
     assert "hopper_matmul is not found; from a source tree start with PYTHONPATH=.:kernels" in line
 
 

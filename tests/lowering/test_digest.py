@@ -9,7 +9,7 @@ from autotune.target import load_target
 TARGET = load_target("hopper_matmul")
 DEVICE = TARGET.device_named("nvidia_h200")
 PROBLEM = TARGET.problem_from_fields({"m": 512, "n": 512, "k": 512})
-KNOBS = TARGET.default_configs(PROBLEM, DEVICE)[0]
+KNOBS = TARGET.config_from_knobs({}).to_knobs()
 
 
 def lowered(function):
