@@ -188,7 +188,14 @@ def test_a_kernel_family_that_is_not_on_the_path_is_one_line(tmp_path):
     # An installed package is on every path; this says that it is on none.
     hiding = tmp_path / "hiding"
     hiding.mkdir()
-    (hiding / "sitecustomize.py").write_text("import sys\nsys.modules['hopper_matmul'] = None\n")
+    (hiding / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Hiding:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'hopper_matmul':\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Hiding())\n"
+    )
     path = os.pathsep.join((str(hiding), str(ROOT)))
     line = failed(autotune("run", "run.yaml", cwd=tmp_path, PYTHONPATH=path), 1)
     assert "hopper_matmul is not found; from a source tree start with PYTHONPATH=.:kernels" in line
