@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 
 # What changed, and the first version that has it. Only exceptions and messages differ: verdicts are the same.
 _SINCE = {"layout_error_of_planes": (0, 12), "reason_of_no_layout": (0, 12)}
@@ -11,6 +10,8 @@ _SINCE = {"layout_error_of_planes": (0, 12), "reason_of_no_layout": (0, 12)}
 
 @functools.cache
 def _has(change: str) -> bool:
+    import importlib.metadata  # 25 ms, which a lookup need not spend: only messages are asked for by version
+
     version = tuple(int(part) for part in importlib.metadata.version("jax").split(".")[:2])
     return version >= _SINCE[change]
 
