@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,6 @@ from hopper_matmul import hardware, legality
 from hopper_matmul.config import KNOB_NAMES, Config
 from hopper_matmul.facts import Facts
 from hopper_matmul.hardware import Device
-from hopper_matmul.heuristic import heuristic_configs
 from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
 from hopper_matmul.repair import repaired
 
@@ -68,10 +66,14 @@ class HopperMatmul:
 
     def default_configs(self, problem: Problem, device: Device) -> list[dict[str, Any]]:
         """Returns the knobs of the untuned choices, the likeliest first; each is legal for the problem."""
+        from hopper_matmul.heuristic import heuristic_configs
+
         return [config.to_knobs() for config in heuristic_configs(problem, device)]
 
     def heuristic_config(self, problem: Problem, device: Device) -> dict[str, Any] | None:
         """Returns the knobs of the likeliest untuned choice; None where the kernel cannot compute the problem."""
+        from hopper_matmul.heuristic import heuristic_configs
+
         config = next(heuristic_configs(problem, device), None)
         return config.to_knobs() if config else None
 
@@ -162,6 +164,8 @@ class HopperMatmul:
 
 @functools.cache
 def _source_digest() -> str:
+    import hashlib  # milliseconds, which a lookup need not spend
+
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
