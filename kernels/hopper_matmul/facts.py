@@ -13,6 +13,7 @@ from hopper_matmul.hardware import REGISTERS_PER_SM, SMEM_ALIGNMENT_BYTES, THREA
 from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
 
 BARRIER_BYTES = 8
+PART_BYTES = 4  # of an element of a part of k, which is stored as float32
 
 
 class Facts:
@@ -56,30 +57,32 @@ class Facts:
     def __init__(self, problem: Problem, config: Any, device: Device):
         self.p, self.c, self.d = problem, config, device
         size, out_size = ITEMSIZE_BYTES[problem.lhs_dtype], ITEMSIZE_BYTES[problem.out_dtype]
-        # Parts of k are stored as float32.
-        out_size = chosen(config.split_k > 1, ITEMSIZE_BYTES["float32"], out_size)
-        splits_m = config.wg_split == "m"
-        wgs = config.compute_wgs
         tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
-        self.wg_m = tile_m // ((wgs - 1) * splits_m + 1)
-        self.wg_n = tile_n // ((wgs - 1) * (1 - splits_m) + 1)
-        self.acc_rows = chosen(config.swap_ab, self.wg_n, self.wg_m)
-        self.acc_columns = chosen(config.swap_ab, self.wg_m, self.wg_n)
+        epi_m, epi_n, stages, wgs = config.epi_m, config.epi_n, config.stages, config.compute_wgs
+        swap_ab, split_k, scopes = config.swap_ab, config.split_k, config.scopes
+        is_split = split_k > 1
+        out_size = chosen(is_split, PART_BYTES, out_size)
+        splits_m = config.wg_split == "m"
+        self.wg_m = wg_m = tile_m // ((wgs - 1) * splits_m + 1)
+        self.wg_n = wg_n = tile_n // ((wgs - 1) * (1 - splits_m) + 1)
+        self.acc_rows = chosen(swap_ab, wg_n, wg_m)
+        self.acc_columns = chosen(swap_ab, wg_m, wg_n)
         self.cluster_size = config.cluster_m * config.cluster_n
+        m, n, k = problem.m, problem.n, problem.k
         lhs_is_upright, rhs_is_upright = problem.layout[0] == "n", problem.layout[1] == "n"
         self.lhs_tile = (tile_m, tile_k) if lhs_is_upright else (tile_k, tile_m)
         self.rhs_tile = (tile_k, tile_n) if rhs_is_upright else (tile_n, tile_k)
-        self.lhs_columns = tile_k if lhs_is_upright else self.wg_m
-        self.rhs_columns = self.wg_n if rhs_is_upright else tile_k
-        self.lhs_stored = (problem.m, problem.k) if lhs_is_upright else (problem.k, problem.m)
-        self.rhs_stored = (problem.k, problem.n) if rhs_is_upright else (problem.n, problem.k)
+        self.lhs_columns = tile_k if lhs_is_upright else wg_m
+        self.rhs_columns = wg_n if rhs_is_upright else tile_k
+        self.lhs_stored = (m, k) if lhs_is_upright else (k, m)
+        self.rhs_stored = (k, n) if rhs_is_upright else (n, k)
         self.swizzle = lesser(swizzle_of(self.lhs_columns * size), swizzle_of(self.rhs_columns * size))
         self.swizzle_columns = self.swizzle // size
         self.out_size = out_size
-        lies_turned = config.swap_ab & (config.split_k > 1)
-        self.epi_rows = chosen(lies_turned, config.epi_n, config.epi_m)
-        self.epi_columns = chosen(lies_turned, config.epi_m, config.epi_n)
-        self.store_columns = (chosen(lies_turned, tile_m, tile_n), chosen(lies_turned, self.wg_m, self.wg_n))
+        lies_turned = swap_ab & is_split
+        self.epi_rows = chosen(lies_turned, epi_n, epi_m)
+        self.epi_columns = chosen(lies_turned, epi_m, epi_n)
+        self.store_columns = (chosen(lies_turned, tile_m, tile_n), chosen(lies_turned, wg_m, wg_n))
         self.out_swizzle = swizzle_of(self.epi_columns * out_size)
         self.out_swizzle_columns = self.out_swizzle // out_size
         is_view = config.edges == "view"
@@ -87,25 +90,20 @@ class Facts:
         if is_view is not False:  # one configuration without a view has no more to know
             self.lhs_view = is_view & needs_view(self.lhs_stored, self.swizzle, size)
             self.rhs_view = is_view & needs_view(self.rhs_stored, self.swizzle, size)
-            m, n = problem.m, problem.n
             out_stored = (chosen(lies_turned, n, m), chosen(lies_turned, m, n))
             self.out_view = is_view & needs_view(out_stored, self.out_swizzle, out_size)
-        lhs_bytes = aligned(config.stages * tile_m * tile_k * size)
-        ring_bytes = lhs_bytes + aligned(config.stages * tile_k * tile_n * size)
-        self.pieces = (self.wg_m // config.epi_m) * (self.wg_n // config.epi_n)
-        slots = lesser((self.wg_m * self.wg_n) // (config.epi_m * config.epi_n), 2)
-        epilogue_bytes = aligned(wgs * slots * config.epi_m * config.epi_n * out_size)
-        barrier_bytes = BARRIER_BYTES * (2 * config.stages + 2 * config.scopes.is_union)
-        both = ring_bytes + epilogue_bytes
-        overlap = lesser(ring_bytes, epilogue_bytes) * config.scopes.shares_bytes
-        self.smem_bytes = both - overlap + barrier_bytes
+        ring_bytes = aligned(stages * tile_m * tile_k * size) + aligned(stages * tile_k * tile_n * size)
+        self.pieces = (wg_m // epi_m) * (wg_n // epi_n)
+        slots = lesser((wg_m * wg_n) // (epi_m * epi_n), 2)
+        epilogue_bytes = aligned(wgs * slots * epi_m * epi_n * out_size)
+        barrier_bytes = BARRIER_BYTES * (2 * stages + 2 * scopes.is_union)
+        overlap = lesser(ring_bytes, epilogue_bytes) * scopes.shares_bytes
+        self.smem_bytes = ring_bytes + epilogue_bytes - overlap + barrier_bytes
         self.compute_registers = registers_for_compute(config.memory_registers, wgs)
         self.entry_registers = lesser(REGISTERS_PER_SM // (THREADS_PER_WARPGROUP * (wgs + 1)) // 8 * 8, 255)
-        steps = -(-problem.k // (tile_k * config.split_k))
-        self.first_k_of_last_part = (config.split_k - 1) * steps * tile_k
-        part_bytes = ITEMSIZE_BYTES["float32"] * problem.batch * problem.m * problem.n
-        self.total_bytes = problem.min_bytes + part_bytes * config.split_k * (config.split_k > 1)
-        self.acc_registers = self.wg_m * self.wg_n // THREADS_PER_WARPGROUP
+        self.first_k_of_last_part = (split_k - 1) * -(-k // (tile_k * split_k)) * tile_k
+        self.total_bytes = problem.min_bytes + PART_BYTES * problem.batch * m * n * split_k * is_split
+        self.acc_registers = wg_m * wg_n // THREADS_PER_WARPGROUP
 
 
 def lesser(a: Any, b: Any) -> Any:
