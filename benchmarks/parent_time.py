@@ -79,6 +79,9 @@ class MadeUpTarget:
     def check(self, problem: Any, config: tuple[int, ...], device: Any) -> tuple[Any, ...]:
         return () if is_legal(config[0], config[1], config[3]) else (SimpleNamespace(rule="smem"),)
 
+    def mended_knobs(self, knobs: Any) -> dict[str, int]:
+        return dict(knobs)
+
     def default_configs(self, problem: Any, device: Any) -> list[dict[str, int]]:
         return []
 
@@ -89,6 +92,7 @@ class MadeUpTarget:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MadeUpProblem:
     flops: int = 2 * 4096**3
+    min_bytes: int = 3 * 2 * 4096**2
 
     def to_fields(self) -> dict[str, int]:
         return {"m": 4096}
