@@ -17,8 +17,9 @@ from autotune.errors import InputError
 from autotune.evaluate import make_evaluator
 from autotune.evaluate.capacity import default_workers
 from autotune.fields import Place
+from autotune.problemlist import suite_problems
 from autotune.protocol import AUTO, resolved
-from autotune.runconfig import RaceSettings, suite_problems
+from autotune.runconfig import RaceSettings
 from autotune.seam import Candidate, Evaluator, Failed, Limits, Race, RaceJob
 from autotune.sessions import as_one, raced
 from autotune.target import load_target

@@ -29,8 +29,9 @@ import numpy as np
 
 from autotune.bestfile import BestEntry, read_best
 from autotune.lanes import bootstrap_interval, paired
+from autotune.problemlist import suite_problems
 from autotune.protocol import AUTO, resolved
-from autotune.runconfig import RaceSettings, suite_problems
+from autotune.runconfig import RaceSettings
 from autotune.seam import Candidate, Measured, Race, RaceEntry, RaceJob
 from autotune.sessions import as_one, raced
 from autotune.target import load_target

@@ -69,6 +69,10 @@ class Guard:
         self._known_xids = 0
         self.begin()
 
+    def forget(self) -> None:
+        """Lets the next batches be held against each other only: what runs from here on loads the card otherwise."""
+        self._clocks.clear()
+
     def begin(self) -> None:
         self._kept_mhz: list[float] = []
         self._throttle: dict[str, None] = {}

@@ -27,9 +27,10 @@ from autotune.nightly.profile import Profile
 from autotune.nightly.raced import PLAIN, detail_of, formulation_of, is_complete, rival_of, seen_of
 from autotune.nightly.values import Machine, Seen
 from autotune.nightly.verifyjob import RacedBefore, Verified, VerifyJob
+from autotune.problemlist import WeightedProblem
 from autotune.progress import make_progress
+from autotune.protocol import stored_protocol
 from autotune.result import ProblemResult
-from autotune.runconfig import WeightedProblem
 from autotune.seam import Candidate, Evaluator, Measured, MeasureProtocol, RaceJob
 from autotune.search import make_searcher
 from autotune.target import load_target
@@ -239,7 +240,7 @@ class GpuMeter:
             target=entry.target,
             candidates=() if entry.config is None else (candidate,),
             rounds=rounds,
-            protocol=protocol_of(entry.protocol, rounds),
+            protocol=dataclasses.replace(stored_protocol(entry.protocol), rounds=rounds),
             formulations=formulations,
             seconds=RACE_SECONDS,
         )
@@ -264,13 +265,6 @@ class GpuMeter:
         if self._evaluator is not None:
             self._evaluator.close()
             self._evaluator = None
-
-
-def protocol_of(stored: Mapping[str, Any], rounds: int) -> MeasureProtocol:
-    """Returns the protocol that an entry was measured by, with tonight's rounds; fields it lacks are defaults."""
-    names = {field.name for field in dataclasses.fields(MeasureProtocol)} - {"rounds"}
-    known = {name: value for name, value in stored.items() if name in names}
-    return MeasureProtocol(**known, rounds=rounds)
 
 
 def _plain_protocol(rounds: int) -> MeasureProtocol:

@@ -59,7 +59,7 @@ class VerifyJob:
             return Done(result=RacedBefore(), leaving=True)
         _raced.add(mark)
         # The guard holds a clock against those before it, which here were another problem's under another load.
-        worker.guard._clocks.clear()
+        worker.guard.forget()
         send = worker.send
         clock = StepClock(send)
         worker.send = clock

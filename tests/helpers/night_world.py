@@ -22,8 +22,9 @@ from autotune.nightly.config import NightConfig
 from autotune.nightly.files import folder_within, night_lock
 from autotune.nightly.profile import Profile
 from autotune.nightly.values import Machine, Seen
+from autotune.problemlist import WeightedProblem
 from autotune.result import Counts, ProblemResult, Winner
-from autotune.runconfig import RunConfig, SearchSettings, WeightedProblem
+from autotune.runconfig import RunConfig, SearchSettings
 from autotune.seam import MeasureProtocol
 from tests.helpers.best_entries import H200, TOOLS, best_file, entry, problem
 

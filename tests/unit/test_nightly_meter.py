@@ -9,7 +9,6 @@ import pytest
 from autotune.evaluate.messages import Ready, Step
 from autotune.nightly import report
 from autotune.nightly.fixed_kernel import CHAINS, STEPS, ptx
-from autotune.nightly.gpumeter import protocol_of
 from autotune.nightly.meter import Check
 from autotune.nightly.profile import Profile
 from autotune.nightly.raced import is_complete, seen_of
@@ -52,11 +51,6 @@ def test_a_race_that_failed_whole_is_a_failure():
 
 def test_an_answer_of_xla_is_measured_alone():
     assert seen_of(Race(entries=(lane([3.0], None, "plain"),)), CHECK) == Seen(xla_us=(3.0,))
-
-
-def test_a_winner_is_verified_by_the_protocol_that_it_was_measured_by():
-    asked = protocol_of({"timer": "cupti", "l2": "warm", "rounds": 7, "warmup": 1, "unknown": 3}, 20)
-    assert (asked.l2, asked.warmup, asked.rounds) == ("warm", 1, 20)
 
 
 @pytest.mark.parametrize(
