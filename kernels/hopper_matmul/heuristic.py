@@ -20,9 +20,9 @@ _FLAT_TILES = ((64, 256), (64, 192), (64, 128), (64, 64))  # all of a skinny pro
 _SWAPPED_WIDTHS = (256, 128, 64)
 _PANEL_TILES = ((256, 128), (128, 128), (64, 128))
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-_LEAST_K = 256  # of a part
+LEAST_K = 256  # of a part of k; with less a CTA does little but start and end
 _MANY_PARTS = 4  # from here on one part, which leaves three of four SMs idle, is not weighed
-_SKINNY_M = 64
+SKINNY_M = 64  # up to here the rows of one WGMMA hold all of m, and m can be its columns as well
 _DEPTHS = (8, 6, 5, 4, 3, 2)
 _BARRIERS_BYTES = 256
 _VIEW_LOSS = 0.08  # what views lose beside the model's terms, of 300x300x65536 and 333x1111x2048
@@ -72,7 +72,7 @@ def _edges(problem: Problem, device: Device) -> Edges:
 
 def _tiles(problem: Problem) -> list[tuple[int, int, bool]]:
     """Returns tile_m, tile_n and swap_ab of what is worth a try."""
-    if problem.m > _SKINNY_M:
+    if problem.m > SKINNY_M:
         tiles = [(*tile, False) for tile in _TILES]
         if odd_matrices(problem) and problem.layout[1] == "n":
             # A row-major rhs with odd edges is read a panel of 64 columns at a time: as rows of the accumulator.
@@ -85,7 +85,7 @@ def _tiles(problem: Problem) -> list[tuple[int, int, bool]]:
 def _splits(problem: Problem, device: Device, tile_m: int, tile_n: int) -> tuple[int, ...]:
     """Returns the most parts that the SMs hold at once, and one part where that is nearly as many CTAs."""
     tiles = -(-problem.m // tile_m) * -(-problem.n // tile_n) * problem.batch
-    most = max(1, min(device.sm_count // tiles, problem.k // _LEAST_K))
+    most = max(1, min(device.sm_count // tiles, problem.k // LEAST_K))
     step = _tile_k(problem)
     # The last part must begin before k ends.
     parts = max(
@@ -97,7 +97,7 @@ def _splits(problem: Problem, device: Device, tile_m: int, tile_n: int) -> tuple
 
 
 def _tile_k(problem: Problem) -> int:
-    return 128 if problem.m <= _SKINNY_M else 64
+    return 128 if problem.m <= SKINNY_M else 64
 
 
 def _config(

@@ -20,7 +20,7 @@ from hopper_matmul.dependence import knobs_read
 from hopper_matmul.facts import Facts
 from hopper_matmul.geometry import odd_matrices
 from hopper_matmul.hardware import Device
-from hopper_matmul.heuristic import heuristic_configs
+from hopper_matmul.heuristic import LEAST_K, SKINNY_M, heuristic_configs
 from hopper_matmul.legality import RULES
 from hopper_matmul.problem import FieldError, Problem, one_of
 from hopper_matmul.rates import rates_of
@@ -54,9 +54,7 @@ _KNOBS: dict[str, tuple[Any, ...]] = {
     "raster_width": (1, 4, 8, 16),
 }
 assert set(_KNOBS) == set(KNOB_NAMES)
-SKINNY_M = 64  # up to here the rows of one WGMMA hold all of m, and m can be its columns as well
 _SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48)
-_LEAST_K = 256  # of a part of k; with less a CTA does little but start and end
 _MOST_WAVES = 4  # of CTAs that splitting k may give
 
 
@@ -96,7 +94,7 @@ def default_knobs(problem: Problem, device: Device) -> dict[str, tuple[Any, ...]
 def _splits(problem: Problem, device: Device) -> tuple[int, ...]:
     """Returns the parts of k worth a try: one where the tiles fill the device anyway."""
     tiles = -(-problem.m // 128) * -(-problem.n // 128) * problem.batch
-    most = min(_MOST_WAVES * device.sm_count // tiles, problem.k // _LEAST_K)
+    most = min(_MOST_WAVES * device.sm_count // tiles, problem.k // LEAST_K)
     return tuple(parts for parts in _SPLITS if parts <= max(1, most))
 
 

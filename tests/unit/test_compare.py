@@ -13,41 +13,14 @@ from autotune.cli import main
 from autotune.compare import arena_of, halves, median_interval, regrets
 from autotune.compareplot import Curve, Panel, svg
 from autotune.errors import InputError
-from autotune.evaluate import RecordedRow, RecordedSpace, write_recorded
+from autotune.evaluate import RecordedRow, write_recorded
 from autotune.recordedtarget import RecordedTarget
 from autotune.seam import Failed
-from autotune.target import load_target
+from tests.helpers.recordings import DEVICE, PROBLEM, TARGET, narrowing, recording
 
-TARGET = load_target("hopper_matmul")
-DEVICE = TARGET.device_named("nvidia_h200")
-PROBLEM = TARGET.problem_from_fields({"m": 4096, "n": 4096, "k": 4096})
-NARROWING = {name: [value] for name, value in TARGET.default_configs(PROBLEM, DEVICE)[0].items()}
-NARROWING |= {"tile_n": [128, 256], "stages": [2, 3, 4], "cluster_m": [1], "cluster_n": [1]}
-KNOBS = {name: tuple(values) for name, values in TARGET.space(PROBLEM, DEVICE, NARROWING).knobs.items()}
+NARROWING = narrowing(tile_n=[128, 256], stages=[2, 3, 4], cluster_m=[1], cluster_n=[1])
 # By (tile_n, stages): the best takes 100 us, the next 110 and so on.
 TIMES_US = {(256, 4): 100.0, (256, 3): 110.0, (128, 4): 120.0, (256, 2): 150.0, (128, 3): 200.0}
-
-
-def recording(rows: dict[tuple[int, int], RecordedRow]) -> RecordedSpace:
-    names = list(KNOBS)
-    coded = {}
-    for (tile_n, stages), row in rows.items():
-        codes = [0] * len(names)
-        codes[names.index("tile_n")] = KNOBS["tile_n"].index(tile_n)
-        codes[names.index("stages")] = KNOBS["stages"].index(stages)
-        coded[tuple(codes)] = row
-    return RecordedSpace(
-        target="hopper_matmul",
-        problem=PROBLEM.to_fields(),
-        device={"kind": "NVIDIA H200"},
-        date="2026-11-30",
-        versions={},
-        source_digest="s",
-        protocol={"timer": "cupti", "l2": "clean", "rounds": 4, "warmup": 0},
-        command="record",
-        knobs=KNOBS,
-        rows=coded,
-    )
 
 
 def steady(times_us: dict[tuple[int, int], float], samples: int = 4) -> dict[tuple[int, int], RecordedRow]:
@@ -55,7 +28,7 @@ def steady(times_us: dict[tuple[int, int], float], samples: int = 4) -> dict[tup
 
 
 def arena(rows: dict[tuple[int, int], RecordedRow]) -> compare.Arena:
-    recorded = recording(rows)
+    recorded = recording(NARROWING, rows)
     target = RecordedTarget(TARGET, recorded)
     return arena_of(target, PROBLEM, DEVICE, recorded, target.space(PROBLEM, DEVICE, NARROWING))
 
@@ -135,7 +108,7 @@ def config(tmp_path, monkeypatch):
     """Returns the path of a config whose first problem is recorded below its results folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("autotune.compareverb.recorded_folders", lambda config: [tmp_path / "recorded"])
-    write_recorded(tmp_path / "recorded" / "space.json.gz", recording(steady(TIMES_US)))
+    write_recorded(tmp_path / "recorded" / "space.json.gz", recording(NARROWING, steady(TIMES_US)))
     path = tmp_path / "tiny.yaml"
     path.write_text(
         "problems: [{m: 4096, n: 4096, k: 4096}, {m: 64, n: 64, k: 64}]\nspace: {tile_n: [128, 256]}\n"

@@ -2,44 +2,17 @@
 
 import pytest
 
-from autotune.evaluate import RecordedRow, RecordedSpace
+from autotune.evaluate import RecordedRow
 from autotune.recordedtarget import UNRECORDED, RecordedTarget
-from autotune.target import load_target
+from tests.helpers.recordings import DEVICE, PROBLEM, TARGET, narrowing, recording
 
-TARGET = load_target("hopper_matmul")
-DEVICE = TARGET.device_named("nvidia_h200")
-PROBLEM = TARGET.problem_from_fields({"m": 4096, "n": 4096, "k": 4096})
-NARROWING = {name: [value] for name, value in TARGET.default_configs(PROBLEM, DEVICE)[0].items()}
-NARROWING |= {"tile_n": [128, 256], "stages": [3, 4, 8]}  # 8 stages fit no tile of 128x256
-KNOBS = {name: tuple(values) for name, values in TARGET.space(PROBLEM, DEVICE, NARROWING).knobs.items()}
-
-
-def recording(*asked: tuple[int, int]) -> RecordedSpace:
-    """Returns a recording of the configurations with these (tile_n, stages)."""
-    names = list(KNOBS)
-    rows = {}
-    for tile_n, stages in asked:
-        codes = [0] * len(names)
-        codes[names.index("tile_n")] = KNOBS["tile_n"].index(tile_n)
-        codes[names.index("stages")] = KNOBS["stages"].index(stages)
-        rows[tuple(codes)] = RecordedRow(samples_us=(10.0,), digest="d")
-    return RecordedSpace(
-        target="hopper_matmul",
-        problem=PROBLEM.to_fields(),
-        device={"kind": "NVIDIA H200"},
-        date="2026-11-30",
-        versions={},
-        source_digest="s",
-        protocol={"timer": "cupti", "l2": "clean", "rounds": 1, "warmup": 0},
-        command="record",
-        knobs=KNOBS,
-        rows=rows,
-    )
+NARROWING = narrowing(tile_n=[128, 256], stages=[3, 4, 8])  # 8 stages fit no tile of 128x256
+ROW = RecordedRow(samples_us=(10.0,), digest="d")
 
 
 @pytest.fixture
 def target():
-    return RecordedTarget(TARGET, recording((128, 3), (256, 4), (256, 8)))
+    return RecordedTarget(TARGET, recording(NARROWING, dict.fromkeys([(128, 3), (256, 4), (256, 8)], ROW)))
 
 
 def test_only_what_was_recorded_and_is_legal_is_proposed(target):
@@ -58,7 +31,7 @@ def test_what_was_not_recorded_counts_as_rejected_with_an_example(target):
 
 
 def test_an_illegal_configuration_keeps_its_own_rules(target):
-    base = {name: values[0] for name, values in KNOBS.items()}
+    base = {name: values[0] for name, values in NARROWING.items()}
     config = target.config_from_knobs(base | {"tile_n": 256, "stages": 8})
     assert [one.rule for one in target.check(PROBLEM, config, DEVICE)] == ["smem"]
 
