@@ -21,7 +21,7 @@ CHAIN_ROUNDS_A_LOOK = 10
 BLOCK_S = 0.1  # shorter ones are not at the clock that the power cap settles on
 BLOCK_ROUNDS_A_LOOK = 2
 # The ratio of two blocks next to each other has a standard deviation of 2 to 5% (three large products, H200, 2026-11):
-# with 8 in each of three processes the median is good to 0.8%, with the 4 that 2.5 s held for nine lanes to 1.1%.
+# at 3%, by 1.25 sd / sqrt(n), 8 in each of three processes give the median to 0.8%, the 4 that 2.5 s held to 1.1%.
 BLOCK_ROUNDS = 8
 SETTLE_S = (
     0.5,
