@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from autotune.evaluate.timing import FLUSH_BYTES, CuptiTimer, Kernels, Lane, Sampled
-from autotune.evaluate.walltime import Hold, WallTimer
+from autotune.evaluate.walltime import CardClock, WallTimer
 from autotune.seam import MeasureProtocol
 
 # The fixed kernel of screening. XLA's own product of the problem would double the cost of a large candidate and
@@ -70,7 +70,7 @@ def card_timer(uuid: str) -> CardTimer:
     import jax.numpy as jnp
     from jax.experimental.mosaic.gpu import profiler
 
-    from autotune.evaluate.spin import HOLD_CYCLES, seconds, spin_program
+    from autotune.evaluate.spin import HOLD_CYCLES, STAMP_CYCLES, between_s, spin_program
 
     extension = profiler.mosaic_gpu_lib._mosaic_gpu_ext
     buffer = jax.ShapeDtypeStruct((FLUSH_BYTES // 4,), jnp.float32)
@@ -83,7 +83,7 @@ def card_timer(uuid: str) -> CardTimer:
         programs["read"] = jax.jit(jnp.sum).lower(buffer).compile()
         draw = jax.jit(lambda: jax.random.normal(jax.random.key(0), square.shape, square.dtype))
         programs["draw"] = draw.lower().compile()
-        programs["hold"] = spin_program(HOLD_CYCLES)
+        programs["hold"], programs["stamp"] = spin_program(HOLD_CYCLES), spin_program(STAMP_CYCLES)
         programs["product"] = jax.jit(jnp.dot).lower(square, square).compile(compiler_options=PLAIN_OPTIONS)
 
     def once(name: str) -> Any:
@@ -107,8 +107,13 @@ def card_timer(uuid: str) -> CardTimer:
         return list(kernels)
 
     cupti = CuptiTimer(trace, flush, prepare, product)
-    hold = Hold(launch=lambda: programs["hold"](), seconds=seconds)
-    wall = WallTimer(jax.block_until_ready, energy_counter(uuid), hold=hold)
+    card = CardClock(
+        hold=lambda: programs["hold"](),
+        stamp=lambda: programs["stamp"](),
+        is_over=lambda mark: mark.is_ready(),
+        between_s=between_s,
+    )
+    wall = WallTimer(jax.block_until_ready, energy_counter(uuid), card=card)
     return CardTimer(cupti, wall, _measured_ceilings)
 
 

@@ -1,4 +1,4 @@
-"""The SM clock, read by a kernel on the card itself: cycles and nanoseconds between two points of one spin."""
+"""A kernel that spins and tells the time on the card's own clocks: the SM's cycles, and nanoseconds."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from jaxlib.mlir.dialects import llvm
 SPIN_CYCLES = 40_000  # 20 us at 1,980 MHz: 1 GPU time in 500 of a batch of 10 ms
 HOLD_CYCLES = 2_000_000  # a millisecond at 2 GHz, which no Hopper card exceeds
 
+STAMP_CYCLES = 0  # a mark in time, which spins only from one tick of the timer to the next
+
 # One thread waits for a tick of the nanosecond timer, which on some cards comes only every microsecond, reads the
 # cycle counter, spins, waits for the next tick and reads it again. Both ends lie on a tick, so that the quotient is
-# good to the few dozen cycles that one look at the timer takes.
+# good to the few dozen cycles that one look at the timer takes. Of the time at which it begins and ends it stores the
+# low 32 bits, which come round every 4.29 s.
 SPIN_PTX = """
 {{
     .reg .u64 first_ns, start_ns, last_ns, end_ns, start_cycle, spun, end_cycle;
-    .reg .u32 ns, cycles, thread;
+    .reg .u32 begun, ended, ns, cycles, thread;
     .reg .pred again;
     mov.u32 thread, %tid.x;
     setp.ne.u32 again, thread, 0;
@@ -43,18 +46,21 @@ LAST_TICK:
     setp.eq.u64 again, end_ns, last_ns;
     @again bra LAST_TICK;
     mov.u64 end_cycle, %clock64;
+    cvt.u32.u64 begun, first_ns;
+    cvt.u32.u64 ended, end_ns;
     sub.u64 end_ns, end_ns, start_ns;
     sub.u64 end_cycle, end_cycle, start_cycle;
     cvt.u32.u64 ns, end_ns;
     cvt.u32.u64 cycles, end_cycle;
-    st.global.v2.u32 [$0], {{cycles, ns}};
+    st.global.v4.u32 [$0], {{cycles, ns, begun, ended}};
 END:
 }}
 """
 
 
 def spin_program(cycles: int = SPIN_CYCLES) -> Callable[[], Array]:
-    """Returns the compiled spin of so many cycles; a call gives int32[2]: cycles, and the nanoseconds they took.
+    """Returns the compiled spin of so many cycles; a call gives int32[4]: cycles, the nanoseconds
+    they took, and the low 32 bits of the nanoseconds at which it began and ended.
 
     Raises:
         Exception: Whatever compiling for this process's GPU raises.
@@ -69,13 +75,14 @@ def lowered_spin(cycles: int = SPIN_CYCLES) -> jax.stages.Lowered:
 
 def sm_mhz(reading: Array) -> float:
     """Returns the SM clock in MHz of one call's result."""
-    cycles, nanoseconds = (int(value) for value in jax.device_get(reading))
+    cycles, nanoseconds, _, _ = (int(value) for value in jax.device_get(reading))
     return 1e3 * cycles / nanoseconds
 
 
-def seconds(reading: Array) -> float:
-    """Returns how long one call spun."""
-    return 1e-9 * int(jax.device_get(reading)[1])
+def between_s(first: Array, second: Array) -> float:
+    """Returns the seconds from the end of one call to the beginning of a later one, of less than 4.29 s."""
+    ended, begun = int(jax.device_get(first)[3]), int(jax.device_get(second)[2])
+    return 1e-9 * ((begun - ended) % 2**32)
 
 
 def _spin(cycles: int) -> Callable[[], Array]:
@@ -89,4 +96,4 @@ def _spin(cycles: int) -> Callable[[], Array]:
 
         spin(out_ref)
 
-    return plgpu.kernel(body, out_type=jax.ShapeDtypeStruct((2,), jnp.int32), kernel_name="spin")
+    return plgpu.kernel(body, out_type=jax.ShapeDtypeStruct((4,), jnp.int32), kernel_name="spin")

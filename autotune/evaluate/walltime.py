@@ -12,11 +12,15 @@ from typing import Any
 from autotune.evaluate.rounds import lane_order, race_rounds
 from autotune.evaluate.timing import Lane, Sampled
 
-CHAIN_SAMPLE_S = 2e-3  # the wait at the end of a sample, about 20 us, is a hundredth of it
+CHAIN_SAMPLE_S = (
+    2e-3  # by the host's clock: the wait at the end of a sample, about 20 us, is a hundredth of it
+)
+CARD_SAMPLE_S = 5e-4  # by the card's, of which the coarsest ticks are a microsecond
 MAX_CHAINS = 4  # a card takes about a thousand launches ahead, and a call may be three
 HOLD_S = 1e-3  # of one hold, at the least
 AHEAD = 1.5  # times the launching of a sample, the card is held
-OVERHEAD_SAMPLES = 5
+HOLD_ATTEMPTS = 4  # each with twice the holds of the one before it
+EMPTY_SAMPLES = 5
 CHAIN_ROUNDS_A_LOOK = 10
 BLOCK_S = 0.1  # shorter ones are not at the clock that the power cap settles on
 BLOCK_ROUNDS_A_LOOK = 2
@@ -33,30 +37,44 @@ IN_FLIGHT_CALLS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
-    """What keeps the card busy while launches queue up behind it.
+class CardClock:
+    """The card's own clock, and what keeps the card busy while launches queue up.
 
     Attributes:
-        launch: Occupies the card for at least `HOLD_S` and returns what to wait for.
-        seconds: From what it returned, how long it did.
+        hold: Launches what occupies the card for at least `HOLD_S`; returns its mark.
+        stamp: Launches what takes as good as no time; returns its mark.
+        is_over: Whether the card is done with what left a mark; does not wait.
+        between_s: Seconds on the card from the end of what left one mark to the beginning of what left another.
     """
 
-    launch: Callable[[], Any]
-    seconds: Callable[[Any], float]
+    hold: Callable[[], Any]
+    stamp: Callable[[], Any]
+    is_over: Callable[[Any], bool]
+    between_s: Callable[[Any, Any], float]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Sample:
+    """How a sample of a lane's chain is taken: so many chains behind so many holds."""
+
+    chains: int
+    holds: int
 
 
 class WallTimer:
     """Races lanes by wall time.
 
     Launching a kernel takes the host 10 to 20 us on a virtual machine (H200, 2026-11), longer than a short kernel
-    runs. So a chain is launched while the card is held: what is timed is the card running it, with the gaps between
-    its kernels, as in a program that is ahead of the card.
+    runs. So a chain is launched while the card is held, and timed by the card's own clock from the end of the hold to
+    the beginning of a stamp behind the chain: the kernels and the gaps between them, as in a program that is ahead of
+    the card. By the host's clock, less the holds, what was left over was off by 0.1 to 0.4 ms, differently in each
+    process: a product of 5.6 us, by CUPTI in every process, took 4.0 to 7.3 us in chains (1024x1024x1024, H200).
 
     Args:
         wait: Waits until a result is there.
         energy_j: Reads the card's counter of all energy it ever drew, in joules; None where it has none.
-        clock: In seconds.
-        hold: Holds the card; None: chains are timed as the host launches them.
+        clock: Of the host, in seconds.
+        card: The card's clock; None: chains are timed by the host's, as the host launches them.
     """
 
     def __init__(
@@ -64,25 +82,25 @@ class WallTimer:
         wait: Callable[[Any], Any],
         energy_j: Callable[[], float | None] = lambda: None,
         clock: Callable[[], float] = time.perf_counter,
-        hold: Hold | None = None,
+        card: CardClock | None = None,
     ):
         self._wait = wait
         self._energy_j = energy_j
         self._clock = clock
-        self._hold = hold
-        self._overhead_s: dict[int, float] = {}  # of a wait behind so many holds
+        self._card = card
+        self._empty_s: float | None = None  # between a hold and a stamp with nothing between them
         self.guard: Callable[[Callable[[], Any]], Any] = lambda batch: batch()
 
     def race_chains(
         self, lanes: Sequence[Lane], rounds: int, progress: Callable[[], None], seconds: float
     ) -> list[Sampled]:
         """Returns samples of a call's share of its chain, in us."""
-        chains = [self._chains(lane) for lane in lanes]
+        plans = [self._plan(lane) for lane in lanes]
 
         def take(running: Sequence[int], first: int, count: int) -> dict[int, list[float]]:
             progress()
             return self.guard(
-                lambda: self._take(running, first, count, lambda i: self._chain(lanes[i], chains[i]))
+                lambda: self._take(running, first, count, lambda i: self._chain(lanes[i], plans[i]))
             )
 
         samples = race_rounds(
@@ -154,43 +172,51 @@ class WallTimer:
                 taken[running[place]].append(sample(running[place]))
         return taken
 
-    def _chains(self, lane: Lane) -> tuple[int, int]:
-        """Returns how many chains make a sample, and how many holds their launches need; the first run warms up."""
-        self._chain(lane, (1, 1))
+    def _plan(self, lane: Lane) -> _Sample:
+        """Returns how a sample is taken; the first run warms up."""
+        plan = _Sample(chains=1, holds=1)
+        self._chain(lane, plan)
         start_s = self._clock()
         result = lane.chain()
         launching_s = self._clock() - start_s
         self._wait(result)
-        holds = self._holds(launching_s)
-        took_s = self._chain(lane, (1, holds)) * lane.chain_calls / 1e6
-        chains = max(1, math.ceil(CHAIN_SAMPLE_S / took_s))
-        if self._hold:
-            chains = min(chains, MAX_CHAINS)
-        return chains, self._holds(chains * launching_s)
+        plan.holds = _holds(launching_s)
+        took_s = self._chain(lane, plan) * lane.chain_calls / 1e6
+        if not self._card:
+            return _Sample(chains=max(1, math.ceil(CHAIN_SAMPLE_S / took_s)), holds=0)
+        chains = min(MAX_CHAINS, max(1, math.ceil(CARD_SAMPLE_S / took_s)))
+        return _Sample(chains=chains, holds=_holds(chains * launching_s))
 
-    @staticmethod
-    def _holds(launching_s: float) -> int:
-        return math.ceil(AHEAD * launching_s / HOLD_S) + 1
+    def _chain(self, lane: Lane, plan: _Sample) -> float:
+        """Returns a call's share of a sample's chains, in us; holds longer where launching outlasted the holds."""
 
-    def _chain(self, lane: Lane, chains_and_holds: tuple[int, int]) -> float:
-        """Returns a call's share of some chains that are launched while the card is held, in us."""
-        chains, holds = chains_and_holds
-        took_s = self._behind_holds(holds, lambda: _last(lane.chain, chains))
-        if self._hold:
-            if holds not in self._overhead_s:
-                empty = [self._behind_holds(holds, lambda: None) for _ in range(OVERHEAD_SAMPLES)]
-                self._overhead_s[holds] = statistics.median(empty)
-            took_s -= self._overhead_s[holds]
-        return took_s / (chains * lane.chain_calls) * 1e6
+        def launch() -> Any:
+            return _last(lane.chain, plan.chains)
 
-    def _behind_holds(self, holds: int, launch: Callable[[], Any]) -> float:
-        """Returns the time of launching, running and waiting, in seconds, less that of the holds."""
-        start_s = self._clock()
-        held = [self._hold.launch() for _ in range(holds)] if self._hold else []
+        if self._card is None:
+            start_s = self._clock()
+            self._wait(launch())
+            took_s = self._clock() - start_s
+        else:
+            if self._empty_s is None:
+                empty = [self._on_card(self._card, 1, lambda: None)[0] for _ in range(EMPTY_SAMPLES)]
+                self._empty_s = statistics.median(empty)
+            for _ in range(HOLD_ATTEMPTS):
+                took_s, was_ahead = self._on_card(self._card, plan.holds, launch)
+                took_s -= self._empty_s
+                if was_ahead:
+                    break
+                plan.holds *= 2
+        return took_s / (plan.chains * lane.chain_calls) * 1e6
+
+    def _on_card(self, card: CardClock, holds: int, launch: Callable[[], Any]) -> tuple[float, bool]:
+        """Returns what the card took between its holds and a stamp, and whether all was launched while it was held."""
+        held = [card.hold() for _ in range(holds)]
         result = launch()
-        self._wait([held, result])
-        took_s = self._clock() - start_s
-        return took_s - sum(self._hold.seconds(each) for each in held)
+        stamp = card.stamp()
+        was_ahead = not card.is_over(held[-1])
+        self._wait([held, result, stamp])
+        return card.between_s(held[-1], stamp), was_ahead
 
     def _calls(self, lane: Lane) -> int:
         """Returns how many calls fill a block."""
@@ -217,6 +243,10 @@ class WallTimer:
             if passed_s >= least_s and len(last) == 3 and max(last) <= (1 + SETTLED) * min(last):
                 return
             blocks.append(self._block(lane, calls))
+
+
+def _holds(launching_s: float) -> int:
+    return math.ceil(AHEAD * launching_s / HOLD_S) + 1
 
 
 def _last(launch: Callable[[], Any], times: int) -> Any:

@@ -61,7 +61,15 @@ def test_the_spin_kernel_lowers_without_a_gpu_and_counts_cycles_and_nanoseconds(
     assert "clock64" in text
     assert "globaltimer" in text
     # 39,600 cycles in 20,000 ns are 1,980 MHz.
-    assert spin.sm_mhz(np.array([39_600, 20_000], np.int32)) == 1980.0
+    assert spin.sm_mhz(np.array([39_600, 20_000, 0, 0], np.int32)) == 1980.0
+
+
+def test_time_between_two_spins_is_told_across_the_turn_of_the_timer():
+    def reading(begun, ended):
+        return np.array([0, 0, begun, ended], np.uint32).view(np.int32)
+
+    # 100 ns before the low 32 bits come round, 250 ns after
+    assert spin.between_s(reading(0, 2**32 - 100), reading(250, 9999)) == pytest.approx(350e-9)
 
 
 @pytest.mark.parametrize("mode", ["good", "wrong", "wrong_element", *FAULTS])

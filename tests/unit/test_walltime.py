@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autotune.evaluate.timing import Lane
-from autotune.evaluate.walltime import BLOCK_S, Hold, WallTimer
+from autotune.evaluate.walltime import BLOCK_S, CardClock, WallTimer
 
 
 class Card:
@@ -108,37 +108,61 @@ class QueueingCard:
     """Runs what was launched while the host goes on; a launch takes the host its time."""
 
     WAKING_S = 20e-6  # of the host, once the card is done
+    GAP_S = 1e-6  # of the card, before whatever it runs
 
-    def __init__(self):
+    def __init__(self, launching_s=15e-6):
         self.host_s = self.card_s = 0.0
+        self.launching_s = launching_s
+        self.stall_s = []
 
-    def launch(self, takes_s, launching_s):
-        self.host_s += launching_s
-        self.card_s = max(self.card_s, self.host_s) + takes_s
-        return takes_s
+    def launch(self, takes_s):
+        """Returns when it began and ended."""
+        self.host_s += self.launching_s
+        begun_s = max(self.card_s, self.host_s) + self.GAP_S
+        self.card_s = begun_s + takes_s
+        return begun_s, self.card_s
 
     def wait(self, result):
         self.host_s = max(self.host_s, self.card_s) + self.WAKING_S
 
-    def chain_us(self, hold):
-        """Returns what a call of 6 us is timed at whose launch takes the host 15 us, 50 in a chain."""
-        timer = WallTimer(self.wait, clock=lambda: self.host_s, hold=hold)
-        lane = Lane(
-            name="a",
-            call=lambda: None,
-            digest="a",
-            chain=lambda: [self.launch(6e-6, 15e-6) for _ in range(50)],
-            chain_calls=50,
+    def clock(self):
+        return CardClock(
+            hold=lambda: self.launch(1.05e-3),
+            stamp=lambda: self.launch(1e-6),
+            is_over=lambda mark: mark[1] <= self.host_s,
+            between_s=lambda first, second: second[0] - first[1],
         )
+
+    def chain(self):
+        if self.stall_s:
+            self.host_s += self.stall_s.pop()
+        return [self.launch(6e-6) for _ in range(50)]
+
+    def chain_us(self, card):
+        """Returns what calls of 6 us, 50 in a chain, are timed at."""
+        timer = WallTimer(self.wait, clock=lambda: self.host_s, card=card)
+        lane = Lane(name="a", call=lambda: None, digest="a", chain=self.chain, chain_calls=50)
         return timer.race_chains([lane], 20, lambda: None, 60.0)[0].samples_us
 
 
 def test_behind_a_hold_the_card_is_timed_and_not_the_host():
     card = QueueingCard()
-    hold = Hold(launch=lambda: card.launch(1.05e-3, 15e-6), seconds=lambda taken_s: taken_s)
-    assert card.chain_us(hold) == pytest.approx((6.0,) * 20)
+    assert card.chain_us(card.clock()) == pytest.approx((7.0,) * 20)  # and a gap for each call
 
 
-def test_without_a_hold_a_short_kernel_waits_for_the_host():
+def test_a_sample_that_the_host_was_late_with_is_taken_again_behind_more_holds():
+    card = QueueingCard()
+    # The last stall comes with the first sample: 5 ms, where two chains were held for 3 ms.
+    card.stall_s = [5e-3, 0.0, 0.0, 0.0]
+    assert card.chain_us(card.clock()) == pytest.approx((7.0,) * 20)
+    assert card.stall_s == []
+
+
+def test_a_host_that_is_never_ahead_is_timed_all_the_same():
+    card = QueueingCard(launching_s=1.2e-3)  # longer than a hold lasts
+    assert all(each > 1000 for each in card.chain_us(card.clock()))
+
+
+def test_without_the_cards_clock_a_short_kernel_waits_for_the_host():
     # 15 us a launch, and the wait at the end of two or more chains
     assert all(15.0 < each < 15.5 for each in QueueingCard().chain_us(None))
