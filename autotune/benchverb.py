@@ -185,11 +185,8 @@ def _columns(target: Any) -> tuple[str, ...]:
 def chosen(problem: Any, target: Any, device: Any, *, kernel_only: bool) -> tuple[str, str, Any | None]:
     """Returns what the lookup answers: "kernel" or "xla", how it was found, and the kernel's configuration."""
     fields = problem.to_fields()
-    names = ("rhs_dtype", "out_dtype", "layout", "batch", "accumulation", "scales", "epilogue", "groups")
-    best = lookup.best_config(
-        fields["m"], fields["n"], fields["k"], dtype=fields["lhs_dtype"], device=device.kind,
-        **{name: fields[name] for name in names},
-    )  # fmt: skip
+    fields["dtype"] = fields.pop("lhs_dtype")  # as best_config calls it
+    best = lookup.best_config(**fields, device=device.kind)
     config = best.config
     if kernel_only and config is None:
         knobs = target.heuristic_config(problem, device)

@@ -161,7 +161,16 @@ def _add_best(verbs: Any) -> None:
     )
     for name in ("m", "n", "k"):
         parser.add_argument(name, type=whole, nargs="?", metavar=name.upper())
-    for name in ("dtype", "rhs-dtype", "out-dtype", "layout", "accumulation", "scales", "epilogue"):
+    for name in (
+        "dtype",
+        "rhs-dtype",
+        "out-dtype",
+        "layout",
+        "accumulation",
+        "scales",
+        "epilogue",
+        "broadcast",
+    ):
         parser.add_argument(f"--{name}", metavar="NAME", default=argparse.SUPPRESS)
     for name in ("batch", "groups"):
         parser.add_argument(f"--{name}", type=whole, metavar="N", default=argparse.SUPPRESS)

@@ -96,6 +96,7 @@ def best_config(
     scales: str = "none",
     epilogue: str = "none",
     groups: int = 1,
+    broadcast: str = "none",
     device: str | None = None,
     policy: Policy = "nearest",
 ) -> Best | Heuristic:
@@ -106,6 +107,8 @@ def best_config(
     Args:
         dtype: Of lhs: a name such as "bfloat16", or a numpy or jax dtype; `rhs_dtype`, `out_dtype` follow it.
         layout: First letter lhs, n = (m, k), t = (k, m); second letter rhs, n = (k, n), t = (n, k).
+        batch: Of both operands, or of one where `broadcast` names the other: "lhs" or "rhs". A batch of row-major lhs
+            with one rhs is answered as one product of batch * m rows, which it is.
         accumulation: Numerics class; None follows the dtypes.
         device: jax's device_kind or its slug. None: jax's GPU if jax has started, else the driver's first;
             without a GPU the shipped files answer, as "other_device".
@@ -121,7 +124,7 @@ def best_config(
     kind = device if device is not None else _kind_here()
     asked = (
         m, n, k, dtype, rhs_dtype, out_dtype, layout, batch, accumulation, scales, epilogue, groups,
-        device, kind, policy,
+        broadcast, device, kind, policy,
     )  # fmt: skip
     try:
         answer = _answers.get(asked)
@@ -142,6 +145,7 @@ def best_config(
         "scales": scales,
         "epilogue": epilogue,
         "groups": groups,
+        "broadcast": broadcast,
     }
     target = load_target(TARGET)
     given = {name: _plain(value) for name, value in fields.items() if value is not None}

@@ -97,15 +97,17 @@ def _view_message(f: Facts) -> str:
 def _multicast_message(f: Facts) -> str:
     """Returns what the first copy that cannot be shared is refused with: the lhs is copied first."""
     tile, parts, stored, is_view = f.lhs_tile, f.c.cluster_n, f.lhs_stored, f.lhs_view
+    batch = f.p.lhs_batch
     if _is_shared(f, parts, tile, is_view):
         tile, parts, stored, is_view = f.rhs_tile, f.c.cluster_m, f.rhs_stored, f.rhs_view
+        batch = f.p.rhs_batch
     blocks = (tile[0] // 8, tile[1] // f.swizzle_columns)
     in_memory = (-(-stored[0] // 8), -(-stored[1] // f.swizzle_columns))
     # A dimension of one block, of a matrix that has but one, is dropped.
     shape = [one for one, there in zip(blocks, in_memory, strict=True) if one > 1 or there > 1]
     shape = [tile[0], f.swizzle_columns] if is_view else [*shape, 8, f.swizzle_columns]
     return (
-        f"None of the leading dimensions in the transformed slice shape {[1] * (f.p.batch > 1) + shape} is divisible"
+        f"None of the leading dimensions in the transformed slice shape {[1] * (batch > 1) + shape} is divisible"
         f" by the collective size {parts}"
     )
 

@@ -205,8 +205,13 @@ def _loads(p: Problem, c: Any, wg_m: Any, wg_n: Any, size: int) -> tuple[Any, An
 
 
 def _hbm_bytes(p: Problem, c: Any, in_m: Any, in_n: Any, at_once: Any, size: int, out_size: Any) -> Any:
-    """Returns what device memory moves: each operand once, and again what L2 does not hold from wave to wave."""
-    once = p.batch * (p.m + p.n) * p.k * size
+    """Returns what device memory moves: each operand once, and again what L2 does not hold from wave to wave.
+
+    One that all products share is read again for each of them, as far as L2 does not hold both operands of one.
+    """
+    once = (p.lhs_batch * p.m + p.rhs_batch * p.n) * p.k * size
+    distinct = p.batch * (p.m + p.n) * p.k * size
+    missed_by_next = max(0.0, 1 - _L2_BYTES / ((p.m + p.n) * p.k * size))
     is_m = (c.grid_minor == "m") * 1
     in_minor, in_major = chosen(is_m, in_m, in_n), chosen(is_m, in_n, in_m)
     band = lesser(c.raster_width, in_minor)
@@ -216,9 +221,10 @@ def _hbm_bytes(p: Problem, c: Any, in_m: Any, in_n: Any, at_once: Any, size: int
     n_tiles = chosen(is_m, in_major_at_once, in_minor_at_once)
     wave = (m_tiles * c.cluster_m * c.tile_m + n_tiles * c.cluster_n * c.tile_n) * p.k * size
     read = in_m * in_n * p.batch / (m_tiles * n_tiles) * wave
-    again = (read - once) * (read > once)
+    again = (read - distinct) * (read > distinct)
     missed = max(0.0, 1 - _L2_BYTES / once)
-    return once + again * missed + p.batch * p.m * p.n * out_size * c.split_k
+    shared = (distinct - once) * missed_by_next
+    return once + shared + again * missed + p.batch * p.m * p.n * out_size * c.split_k
 
 
 def _add_us(p: Problem, c: Any, rates: Rates) -> Any:
@@ -238,10 +244,12 @@ def _copied(problem: Problem) -> tuple[tuple[int, int], tuple[int, int]]:
     """Returns the copies and the bytes that they move of padding all odd matrices, and of viewing them."""
     odd = odd_matrices(problem)
     unfilled = [
-        ((rows, columns), size) for (rows, columns), size in odd if columns != filled_columns(columns, size)
+        ((rows, columns), size, count)
+        for (rows, columns), size, count in odd
+        if columns != filled_columns(columns, size)
     ]
     padded, viewed = (
-        (len(copied), sum(2 * problem.batch * rows * columns * size for (rows, columns), size in copied))
+        (len(copied), sum(2 * count * rows * columns * size for (rows, columns), size, count in copied))
         for copied in (odd, unfilled)
     )
     return padded, viewed

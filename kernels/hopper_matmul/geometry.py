@@ -60,16 +60,16 @@ def needs_view(shape, swizzle_bytes, itemsize_bytes):
     return (rows != shape[0]) | (columns != filled_columns(shape[1], itemsize_bytes))
 
 
-def odd_matrices(problem: Problem) -> list[tuple[Pair, int]]:
-    """Returns rows and columns, and bytes of an element, of what TMA cannot clip to blocks of 8 rows by 128 bytes."""
+def odd_matrices(problem: Problem) -> list[tuple[Pair, int, int]]:
+    """Returns what TMA cannot clip to blocks of 8 rows by 128 bytes: size, bytes of an element, how many there are."""
     size, out_size = ITEMSIZE_BYTES[problem.lhs_dtype], ITEMSIZE_BYTES[problem.out_dtype]
     lhs, rhs = (problem.m, problem.k), (problem.k, problem.n)
     matrices = (
-        (lhs if problem.layout[0] == "n" else lhs[::-1], size),
-        (rhs if problem.layout[1] == "n" else rhs[::-1], size),
-        ((problem.m, problem.n), out_size),
+        (lhs if problem.layout[0] == "n" else lhs[::-1], size, problem.lhs_batch),
+        (rhs if problem.layout[1] == "n" else rhs[::-1], size, problem.rhs_batch),
+        ((problem.m, problem.n), out_size, problem.batch),
     )
-    return [(shape, itemsize) for shape, itemsize in matrices if padded(shape, 128, itemsize) != shape]
+    return [matrix for matrix in matrices if padded(matrix[0], 128, matrix[1]) != matrix[0]]
 
 
 def registers_for_compute(memory_registers, compute_wgs):

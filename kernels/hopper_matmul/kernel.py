@@ -20,6 +20,7 @@ from hopper_matmul.allocation import WG_AXIS, buffer_types, enter, named_refs, s
 from hopper_matmul.config import Config
 from hopper_matmul.geometry import COMPUTED, Geometry, is_computed
 from hopper_matmul.hardware import Device
+from hopper_matmul.leading import flattened
 from hopper_matmul.problem import Problem
 from hopper_matmul.roles import Operands, compute_role, memory_role
 from hopper_matmul.walk import CLUSTER_AXES, CLUSTER_GRID_AXIS
@@ -31,8 +32,8 @@ def build(
     """Returns the product as a function of its operands, to be jitted, traced or lowered. Needs no GPU.
 
     Args:
-        problem: lhs (m, k) and rhs (k, n) of `lhs_dtype`, each after the batch where there is one; the function
-            returns (m, n) of `out_dtype`, likewise.
+        problem: lhs (m, k) and rhs (k, n) of `lhs_dtype`, each after the batch where there is one that is its own; the
+            function returns (m, n) of `out_dtype`, likewise. Leading dimensions may be any, see `leading.flattened`.
         config: Any variant, legal or not: what is wrong with it shows when the function is traced or lowered.
         device: Its SM count sizes the grid of a persistent kernel.
         interpret: Passed to `plgpu.kernel`; `plgpu.InterpretGPUParams` checks numbers and races on a CPU.
@@ -66,8 +67,10 @@ def build(
     )
 
     def product(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
+        lhs, rhs, shape = flattened(problem, lhs, rhs)
         sums = kernel(_padded_to(lhs, geometry.lhs.shape), _padded_to(rhs, geometry.rhs.shape))
-        return _result(geometry, sums)
+        result = _result(geometry, sums)
+        return result if result.shape == shape else result.reshape(shape)
 
     return product
 

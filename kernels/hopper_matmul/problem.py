@@ -20,6 +20,7 @@ ITEMSIZE_BYTES = {
     "int32": 4,
 }
 LAYOUTS = ("nn", "nt", "tn", "tt")
+BROADCASTS = ("none", "lhs", "rhs")
 ACCUMULATIONS = ("float32", "fast", "promoted128", "int32", "tf32")
 SCALES = ("none", "per_tensor", "per_row_col", "per_col", "group128", "block128")
 EPILOGUE_STEPS = ("none", "bias", "gelu", "silu", "residual", "gated_silu")
@@ -62,6 +63,7 @@ class Problem:
         accumulation: Numerics class of the sum over k; part of the problem, never a knob.
         epilogue: Steps joined by "+", applied left to right in float32, rounded once to `out_dtype`.
         groups: Rows of m are split raggedly over that many rhs matrices.
+        broadcast: The operand that has no batch of its own, since all products of the batch share it.
     """
 
     batch: int = 1
@@ -76,12 +78,14 @@ class Problem:
     scales: str = "none"
     epilogue: str = "none"
     groups: int = 1
+    broadcast: str = "none"
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, object]) -> Self:
         """Builds a problem from a YAML mapping or a CSV row, whose numbers may be strings.
 
-        Missing dtypes follow `lhs_dtype`; a missing accumulation follows the dtypes.
+        Missing dtypes follow `lhs_dtype`; a missing accumulation follows the dtypes. A batch of row-major lhs with one
+        rhs is one product of all their rows, and so that problem is returned: see `_folded`.
 
         Raises:
             FieldError: An unknown key, or a value that its field cannot have.
@@ -99,8 +103,12 @@ class Problem:
         epilogue = fields.get("epilogue", "none")
         for step in str(epilogue).split("+"):
             one_of("epilogue", step, EPILOGUE_STEPS)
-        return cls(
-            batch=_size("batch", fields.get("batch", 1)),
+        broadcast = one_of("broadcast", fields.get("broadcast", "none"), BROADCASTS)
+        batch = _size("batch", fields.get("batch", 1))
+        if broadcast != "none" and batch == 1:
+            raise FieldError("broadcast", broadcast, "none where batch is 1, since nothing shares an operand")
+        given = cls(
+            batch=batch,
             m=_size("m", fields["m"]),
             n=_size("n", fields["n"]),
             k=_size("k", fields["k"]),
@@ -114,11 +122,26 @@ class Problem:
             scales=one_of("scales", fields.get("scales", "none"), SCALES),
             epilogue=str(epilogue),
             groups=_size("groups", fields.get("groups", 1)),
+            broadcast=broadcast,
         )
+        return given._folded()
+
+    def _folded(self) -> Self:
+        """Returns the product of all rows at once where the batch lies in memory as rows of one lhs, else itself."""
+        is_rows = self.broadcast == "rhs" and self.layout[0] == "n" and self.groups == 1
+        if not is_rows or self.batch * self.m > MAX_SIZE:
+            return self
+        return dataclasses.replace(self, batch=1, m=self.batch * self.m, broadcast="none")
 
     def to_fields(self) -> dict[str, int | str]:
-        """Returns all twelve fields, in the order of the columns of a suite's CSV."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        """Returns the fields in the order of the columns of a suite's CSV.
+
+        `broadcast` is among them only where an operand is shared: keys and studies of all other problems are older.
+        """
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        if self.broadcast == "none":
+            del fields["broadcast"]
+        return fields
 
     def describe(self) -> str:
         """Returns a short name, such as "4096x8192x4096 bfloat16 nn"."""
@@ -129,7 +152,18 @@ class Problem:
         words += [f"out {self.out_dtype}"] if self.out_dtype != _default_out(self.lhs_dtype) else []
         words += [name for name in (self.scales, self.epilogue) if name != "none"]
         words += [f"{self.groups} groups"] if self.groups > 1 else []
+        words += [f"one {self.broadcast}"] if self.broadcast != "none" else []
         return " ".join(words)
+
+    @property
+    def lhs_batch(self) -> int:
+        """How many lhs there are."""
+        return 1 if self.broadcast == "lhs" else self.batch
+
+    @property
+    def rhs_batch(self) -> int:
+        """How many rhs there are, each of `groups` matrices."""
+        return 1 if self.broadcast == "rhs" else self.batch
 
     @property
     def flops(self) -> int:
@@ -139,9 +173,9 @@ class Problem:
     @property
     def min_bytes(self) -> int:
         """Bytes that must cross device memory at least: each operand read once, the result written once."""
-        lhs = self.m * self.k * ITEMSIZE_BYTES[self.lhs_dtype]
-        rhs = self.groups * self.k * self.n * ITEMSIZE_BYTES[self.rhs_dtype]
-        return self.batch * (lhs + rhs + self.m * self.n * ITEMSIZE_BYTES[self.out_dtype])
+        lhs = self.lhs_batch * self.m * self.k * ITEMSIZE_BYTES[self.lhs_dtype]
+        rhs = self.rhs_batch * self.groups * self.k * self.n * ITEMSIZE_BYTES[self.rhs_dtype]
+        return lhs + rhs + self.batch * self.m * self.n * ITEMSIZE_BYTES[self.out_dtype]
 
 
 def _default_out(lhs_dtype: str) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 import random
 
 from hopper_matmul.config import Config
-from hopper_matmul.problem import Problem
+from hopper_matmul.problem import BROADCASTS, Problem
 from hopper_matmul.scopes import BUFFERS, PLACES, PLANS, Scope, ScopePlan
 
 # Values around every limit; each draw changes about a quarter of the knobs.
@@ -66,6 +66,7 @@ def random_variant(rng: random.Random) -> tuple[Problem, Config]:
     if rng.random() < 0.5:
         knobs["scopes"] = random_plan(rng)
     dtype = rng.choice(["bfloat16", "float16"])
+    batch = rng.choice([1, 1, 3])
     problem = Problem(
         m=rng.choice([1024, 4096, 3000, 1, 16, 100, 4097]),
         n=rng.choice([4096, 1536, 5120, 1000, 96, 8, 333]),
@@ -74,6 +75,7 @@ def random_variant(rng: random.Random) -> tuple[Problem, Config]:
         lhs_dtype=dtype,
         rhs_dtype=dtype,
         out_dtype=rng.choice([dtype, "float32"]),
-        batch=rng.choice([1, 1, 1, 3]),
+        batch=batch,
+        broadcast="none" if batch == 1 else rng.choice(BROADCASTS),
     )
     return problem, dataclasses.replace(Config(), **knobs)

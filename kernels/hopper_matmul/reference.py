@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from hopper_matmul.leading import stored_shapes
 from hopper_matmul.problem import FieldError, Problem
 
 
 def _contracted(problem: Problem) -> tuple[int, int]:
     """Returns the axis of k in lhs and in rhs."""
-    first = 1 if problem.batch > 1 else 0
-    return first + (problem.layout[0] == "n"), first + (problem.layout[1] == "t")
+    return (
+        (problem.lhs_batch > 1) + (problem.layout[0] == "n"),
+        (problem.rhs_batch > 1) + (problem.layout[1] == "t"),
+    )
 
 
 def operand_types(problem: Problem) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
     """Returns shape and dtype of lhs and rhs, as they are stored in the problem's layout, after the batch if any."""
-    lhs = (problem.m, problem.k) if problem.layout[0] == "n" else (problem.k, problem.m)
-    rhs = (problem.k, problem.n) if problem.layout[1] == "n" else (problem.n, problem.k)
-    batch = (problem.batch,) if problem.batch > 1 else ()
-    return (
-        jax.ShapeDtypeStruct(batch + lhs, problem.lhs_dtype),
-        jax.ShapeDtypeStruct(batch + rhs, problem.rhs_dtype),
+    stacks = zip(
+        (problem.lhs_batch, problem.rhs_batch),
+        stored_shapes(problem),
+        (problem.lhs_dtype, problem.rhs_dtype),
+        strict=True,
+    )
+    return tuple(
+        jax.ShapeDtypeStruct((batch, *matrix) if batch > 1 else matrix, dtype)
+        for batch, matrix, dtype in stacks
     )
 
 
@@ -56,12 +63,14 @@ def exact_operands(problem: Problem, seed: int) -> tuple[jax.Array, jax.Array] |
 
 
 def _product(problem: Problem, out_dtype: str) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """Returns the product as jnp.matmul traces it, but in the problem's layout."""
     lhs_axis, rhs_axis = _contracted(problem)
-    batch = (0,) if problem.batch > 1 else ()
+    batch = (0,) if problem.batch > 1 and problem.broadcast == "none" else ()
     dimensions = (((lhs_axis,), (rhs_axis,)), (batch, batch))
 
     def product(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
-        return lax.dot_general(lhs, rhs, dimensions, preferred_element_type=jnp.dtype(out_dtype))
+        out = lax.dot_general(lhs, rhs, dimensions, preferred_element_type=jnp.dtype(out_dtype))
+        return out.swapaxes(0, 1) if problem.broadcast == "lhs" else out  # from (m, batch, n)
 
     return product
 
@@ -90,12 +99,29 @@ def rivals(problem: Problem) -> dict[str, tuple[Callable[..., jax.Array], dict[s
     found: dict[str, tuple[Callable[..., jax.Array], dict[str, bool]]] = {"plain": (plain, {})}
     if any(size % _PADDED_TO for size in (problem.m, problem.n, problem.k)):
         found["padded"] = (_padded(problem, plain), {})
+    if problem.broadcast != "none":
+        found["repeated"] = (_repeated(problem), {})
     if problem.lhs_dtype.startswith("float8"):
         # XLA's rewriter finds the fp8 product behind the conversions, in layouts that it refuses as written.
         found["widened"] = (lambda lhs, rhs: plain(lhs.astype(jnp.bfloat16), rhs.astype(jnp.bfloat16)), {})
     found["cublaslt"] = (plain, {"xla_gpu_enable_cublaslt": True, "xla_gpu_enable_triton_gemm": False})
     found["exhaustive"] = (plain, {"xla_gpu_exhaustive_tiling_search": True})
     return found
+
+
+def _repeated(problem: Problem) -> Callable[..., jax.Array]:
+    """Returns the batched product of the operand that all share, repeated for each: it leaves nothing to turn."""
+    batched = _product(dataclasses.replace(problem, broadcast="none"), problem.out_dtype)
+
+    def repeated(*operands: jax.Array) -> jax.Array:
+        return batched(
+            *(
+                operand if operand.ndim == 3 else jnp.broadcast_to(operand, (problem.batch, *operand.shape))
+                for operand in operands
+            )
+        )
+
+    return repeated
 
 
 _PADDED_TO = 8

@@ -23,7 +23,7 @@ class Operands:
     """The kernel's refs in device memory.
 
     Attributes:
-        lhs, rhs: As the problem's layout stores them, after the batch where there is one.
+        lhs, rhs: As the problem's layout stores them, after the batch where there is one that has its own.
         out: (m, n), or (planes, m, n) where there are several.
     """
 
@@ -79,14 +79,15 @@ def _load_steps(geometry: Geometry, operands: Operands, refs: dict[str, Any], ti
     is_lhs_turned, is_rhs_turned = (letter == "t" for letter in geometry.problem.layout)
     batch = geometry.problem.batch
     product = lax.rem(tile.plane, batch) if config.split_k > 1 else tile.plane
-    product = product if batch > 1 else None
     first_step = lax.div(tile.plane, batch) * geometry.k_steps if config.split_k > 1 else 0
     first_row, first_column = tile.m_index * config.tile_m, tile.n_index * config.tile_n
+    lhs_product = product if geometry.problem.lhs_batch > 1 else None
+    rhs_product = product if geometry.problem.rhs_batch > 1 else None
     load_lhs = functools.partial(
-        _load_tile, geometry.lhs, operands.lhs, product, "cluster_n" if config.cluster_n > 1 else None
+        _load_tile, geometry.lhs, operands.lhs, lhs_product, "cluster_n" if config.cluster_n > 1 else None
     )
     load_rhs = functools.partial(
-        _load_tile, geometry.rhs, operands.rhs, product, "cluster_m" if config.cluster_m > 1 else None
+        _load_tile, geometry.rhs, operands.rhs, rhs_product, "cluster_m" if config.cluster_m > 1 else None
     )
 
     def load_step(step: jax.Array, slot: jax.Array) -> jax.Array:
@@ -208,16 +209,18 @@ def _multiply_steps(geometry: Geometry, refs: dict[str, Any], slot: jax.Array) -
 def _own_part(matrix: Matrix, tile: Any, wg: jax.Array, panel: int, k_panels: int) -> Any:
     """Returns what a warpgroup reads of a tile for one panel of k: some or all of its rows and columns."""
     (rows, columns), (own_rows, own_columns) = matrix.tile, matrix.part
-    row_index = pl.ds(wg * own_rows, own_rows) if own_rows < rows else slice(None)
-    column_index = pl.ds(wg * own_columns, own_columns) if own_columns < columns else slice(None)
+    whole = slice(None)
+    row_index = pl.ds(wg * own_rows, own_rows) if own_rows < rows else whole
+    column_index = pl.ds(wg * own_columns, own_columns) if own_columns < columns else whole
     if k_panels > 1 and matrix.k_is_columns:
         column_index = pl.ds(panel * columns // k_panels, columns // k_panels)
     elif k_panels > 1:
         row_index = pl.ds(panel * rows // k_panels, rows // k_panels)
     if matrix.is_viewed:
         tile = tile.at[panel if matrix.k_is_columns else wg if own_columns < columns else 0]
-        column_index = slice(None)
-    return tile if row_index == column_index == slice(None) else tile.at[row_index, column_index]
+        column_index = whole
+    # Not compared by value: two slices that begin at traced places have no truth.
+    return tile if row_index is whole and column_index is whole else tile.at[row_index, column_index]
 
 
 def _store_tile(

@@ -84,9 +84,12 @@ class HopperMatmul:
         return explain(problem, config, device).text()
 
     def distance(self, a: Problem, b: Problem) -> float:
-        """Returns how far apart two problems are in the logarithm of their sizes; inf between numerics classes."""
+        """Returns how far apart two problems are in the logarithm of their sizes; inf between kinds of products."""
         kinds = (
-            (p.lhs_dtype, p.rhs_dtype, p.out_dtype, p.layout, p.accumulation, p.scales, p.epilogue)
+            (
+                *(p.lhs_dtype, p.rhs_dtype, p.out_dtype, p.layout),
+                *(p.accumulation, p.scales, p.epilogue, p.broadcast),
+            )
             for p in (a, b)
         )
         if next(kinds) != next(kinds) or (a.groups == 1) != (b.groups == 1):
@@ -101,8 +104,8 @@ class HopperMatmul:
     def operand_roles(self, problem: Problem) -> dict[str, int]:
         """Returns the bytes of the operands by role: lhs are the activations, rhs the weights."""
         return {
-            "activations": problem.batch * problem.m * problem.k * ITEMSIZE_BYTES[problem.lhs_dtype],
-            "weights": problem.batch
+            "activations": problem.lhs_batch * problem.m * problem.k * ITEMSIZE_BYTES[problem.lhs_dtype],
+            "weights": problem.rhs_batch
             * problem.groups
             * problem.k
             * problem.n

@@ -185,6 +185,14 @@ def test_knobs_that_change_nothing_give_the_same_module(knobs, same):
     assert digests[0] == digests[1]
 
 
+def test_a_warpgroups_own_columns_are_read_panel_after_panel_of_the_other_operands_k():
+    # A swizzle of 64 bytes: 32 columns of the rhs each, and two panels of k in the lhs, whose 4,097 rows are viewed.
+    problem = Problem(m=4097, n=4096, k=4096)
+    config = dataclasses.replace(Config(), edges="view", tile_n=64, wg_split="n", epi_n=32)
+    assert not check(problem, config, DEVICE)
+    assert disagreement(problem, config) is None
+
+
 def test_of_two_faults_of_a_wgmma_the_first_that_the_compiler_meets_is_named_first():
     problem = Problem(m=4096, n=96, k=4096, layout="tn")
     config = dataclasses.replace(Config(), tile_n=512, tile_k=8)
