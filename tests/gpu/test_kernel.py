@@ -82,6 +82,39 @@ ODD = [
     ({"batch": 2, "m": 77, "n": 200, "k": 100}, VIEWED | {"split_k": 2, "epi_n": 32}),
     ({"m": 333, "n": 1111, "k": 2049, "layout": "tt"}, {}),
     ({"m": 9, "n": 7, "k": 3}, {}),
+    # two panels of k of the viewed lhs, and a warpgroup's own columns of the rhs
+    ({"m": 4097, "n": 1024, "k": 512}, {"edges": "view", "tile_n": 64, "wg_split": "n", "epi_n": 32}),
+]
+# A batch of one operand only: the other is read again for each product.
+SHARED = [
+    ({"batch": 24, "broadcast": "lhs", "m": 256, "n": 384, "k": 512}, {"cluster_m": 2, "cluster_n": 2}),
+    ({"batch": 24, "broadcast": "rhs", "m": 256, "n": 384, "k": 512, "layout": "tn"}, {"cluster_m": 2}),
+    (
+        {
+            "batch": 7,
+            "broadcast": "rhs",
+            "m": 136,
+            "n": 264,
+            "k": 1096,
+            "layout": "tt",
+            "out_dtype": "float32",
+        },
+        {"split_k": 3, "cluster_n": 2},
+    ),
+    ({"batch": 5, "broadcast": "lhs", "m": 200, "n": 136, "k": 2048, "layout": "nt"}, {"split_k": 4}),
+    ({"batch": 9, "broadcast": "lhs", "m": 16, "n": 1000, "k": 520}, SWAPPED | {"split_k": 2}),
+    ({"batch": 9, "broadcast": "rhs", "m": 16, "n": 1024, "k": 520, "layout": "tn"}, SWAPPED),
+    ({"batch": 5, "broadcast": "lhs", "m": 257, "n": 129, "k": 65, "lhs_dtype": "float16"}, {}),
+    ({"batch": 5, "broadcast": "rhs", "m": 257, "n": 129, "k": 65, "layout": "tt"}, {}),
+    ({"batch": 3, "broadcast": "lhs", "m": 77, "n": 200, "k": 100}, VIEWED | {"split_k": 2, "epi_n": 32}),
+    ({"batch": 3, "broadcast": "rhs", "m": 333, "n": 1112, "k": 2040, "layout": "tt"}, {"scopes": "union"}),
+    ({"batch": 6, "broadcast": "lhs", "m": 333, "n": 1111, "k": 2049, "layout": "nt"}, VIEWED),
+    (
+        {"batch": 150, "broadcast": "lhs", "m": 64, "n": 64, "k": 256},
+        {"tile_m": 64, "tile_n": 64, "compute_wgs": 1},
+    ),
+    # folded: one product of 96 rows
+    ({"batch": 32, "broadcast": "rhs", "m": 3, "n": 1111, "k": 2048}, VIEWED | {"swap_ab": True}),
 ]
 
 
@@ -153,7 +186,9 @@ def test_edges_are_clipped_and_give_the_right_bits_twenty_times():
     assert_exact([{"problem": sizes, "knobs": knobs} for sizes, knobs in ends])
 
 
-@pytest.mark.parametrize("family", [OUTSIDE, PARTS, BATCHES, ODD], ids=["outside", "parts", "batches", "odd"])
+@pytest.mark.parametrize(
+    "family", [OUTSIDE, PARTS, BATCHES, ODD, SHARED], ids=["outside", "parts", "batches", "odd", "shared"]
+)
 def test_each_family_gives_the_right_bits_twenty_times(family):
     assert_exact([{"problem": sizes, "knobs": knobs} for sizes, knobs in family])
 

@@ -1,13 +1,15 @@
 """Runs one variant in Pallas's GPU interpret mode on a CPU and prints its error and whether a race was found.
 
 A process of its own, since a deadlock of the kernel hangs the interpreter: `python -m tests.helpers.interpret_case
-'{"knobs": {...}, "problem": {...}, "sm_count": 2}'`.
+'{"knobs": {...}, "problem": {...}, "sm_count": 2}'`. "leading" splits the batch of what
+has one, or the rows of an lhs without one.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import sys
 
 import jax
@@ -24,6 +26,13 @@ from hopper_matmul.reference import operands
 from hopper_matmul.scopes import ScopePlan
 
 
+def _split(operand: jax.Array, leading: list[int] | None) -> jax.Array:
+    """Returns an operand whose first dimension is taken apart as asked, if it is their product."""
+    if leading is None or operand.shape[0] != math.prod(leading):
+        return operand
+    return operand.reshape(*leading, *operand.shape[1:])
+
+
 def main(case: dict) -> dict:
     """Returns the relative error against float64, the legality, and whether the race detector spoke."""
     if case.get("without_union_barriers"):
@@ -31,7 +40,7 @@ def main(case: dict) -> dict:
     device = dataclasses.replace(KNOWN["nvidia_h200"], sm_count=case["sm_count"])
     problem = Problem.from_fields({"m": 256, "n": 256, "k": 256} | case.get("problem", {}))
     config = Config.from_knobs({"tile_m": 128, "tile_n": 64, "stages": 2} | case["knobs"])
-    lhs, rhs = operands(problem, 0)
+    lhs, rhs = (_split(each, case.get("leading")) for each in operands(problem, 0))
     interpret = plgpu.InterpretGPUParams(detect_races=True)
     try:
         out = np.asarray(jax.jit(build(problem, config, device, interpret=interpret))(lhs, rhs), np.float64)

@@ -6,6 +6,7 @@ What that mode cannot do is checked on a GPU instead (tests/gpu/test_kernel.py):
   its row and of its column; that a row's peer does not arrive twice before the column's has arrived once follows from
   the data it waits for, half of which the CTA itself multicasts. Without that it can happen, and values go wrong.
 - A scope in the tile loop gets new memory for each tile, which a peer may then write before it is there.
+- It refuses to read bytes in one view that were written in the other (`edges: view`).
 """
 
 import json
@@ -118,6 +119,40 @@ def test_parts_of_k_are_added_up(knobs, problem):
 def test_batch_is_right(layout):
     problem = {"batch": 3, "m": 136, "n": 96, "k": 72, "layout": layout}
     assert_right(interpret(sm_count=2, knobs={"epi_n": 32}, problem=problem))
+
+
+SHARED = [
+    # each layout of the shared operand, and sizes that are clipped
+    ({"broadcast": "lhs", "m": 136, "n": 96, "k": 72}, {"epi_n": 32}),
+    ({"broadcast": "lhs", "m": 64, "n": 160, "k": 72, "layout": "tt"}, {"epi_n": 32, "scopes": "union"}),
+    ({"broadcast": "rhs", "m": 136, "n": 96, "k": 72, "layout": "tn"}, {"epi_n": 32}),
+    ({"broadcast": "rhs", "m": 72, "n": 64, "k": 72, "layout": "tt"}, {"persistent": False}),
+    # parts of k, of which the batch's index is the rest
+    ({"broadcast": "lhs", "m": 64, "n": 64, "k": 320, "layout": "nt"}, {"split_k": 3}),
+    ({"broadcast": "rhs", "m": 17, "n": 256, "k": 192, "layout": "tn"}, SWAPPED | {"split_k": 2}),
+    ({"broadcast": "lhs", "m": 48, "n": 256, "k": 64}, SWAPPED),
+    # each CTA of a cluster brings half of what is shared
+    ({"broadcast": "lhs", "m": 128, "n": 256, "k": 128}, {"cluster_n": 2}),
+    # odd sizes
+    ({"broadcast": "lhs", "m": 65, "n": 131, "k": 33}, {}),
+    ({"broadcast": "rhs", "m": 65, "n": 131, "k": 33, "layout": "tn"}, {}),
+]
+
+
+@pytest.mark.parametrize(("problem", "knobs"), SHARED, ids=str)
+def test_an_operand_that_the_batch_shares_is_read_for_each_product(problem, knobs):
+    assert_right(interpret(sm_count=2, knobs=knobs, problem={"batch": 3} | problem))
+
+
+def test_a_batch_of_rows_with_one_rhs_is_computed_as_one_product():
+    problem = {"batch": 3, "m": 5, "n": 128, "k": 128, "broadcast": "rhs"}
+    assert_right(interpret(sm_count=2, knobs={}, problem=problem, leading=[3, 5]))
+
+
+@pytest.mark.parametrize("broadcast", ["none", "lhs", "rhs"])
+def test_a_batch_may_have_several_dimensions(broadcast):
+    problem = {"batch": 6, "m": 24, "n": 64, "k": 64, "broadcast": broadcast, "layout": "tn"}
+    assert_right(interpret(sm_count=2, knobs={}, problem=problem, leading=[2, 3]))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The early check against the real lowering, on random configurations, most of them illegal."""
 
 import dataclasses
+import random
 
 import jax
 import pytest
@@ -49,6 +50,29 @@ def test_check_agrees_with_lowering_on_random_configurations(seed):
 def test_check_agrees_with_lowering_on_three_thousand_configurations(seed):
     audit = audit_configs(TARGET, DEVICE, 300, seed)
     assert audit.agrees, render(audit)
+
+
+def test_random_configurations_are_for_shared_operands_of_both_sides_too():
+    rng = random.Random(1)
+    drawn = {TARGET.random_variant(rng)[0].broadcast for _ in range(200)}
+    assert drawn == {"none", "lhs", "rhs"}
+
+
+@pytest.mark.parametrize(
+    ("broadcast", "knobs"),
+    [
+        ("lhs", {"cluster_n": 3}),
+        ("lhs", {"cluster_m": 3}),
+        ("rhs", {"cluster_n": 3}),
+        ("rhs", {"cluster_m": 3}),
+    ],
+)
+def test_a_tile_that_cannot_be_shared_is_described_without_the_batch_that_its_operand_lacks(broadcast, knobs):
+    problem = Problem(batch=2, m=4096, n=4096, k=4096, broadcast=broadcast)
+    config = dataclasses.replace(Config(), **knobs)
+    said = [rejection for rejection in check(problem, config, DEVICE) if rejection.exception]
+    assert said[0].rule == "multicast"
+    assert said[0].message in lower_for_real(problem, config, DEVICE).message
 
 
 class ForgetfulTarget(HopperMatmul):

@@ -81,3 +81,36 @@ def test_each_planted_kernel_lowers(mode):
     function = target.build(candidate.problem, PlantedConfig(mode=mode), candidate.device)
     types = target.operand_types(candidate.problem)
     assert jax.jit(function).trace(*types).lower(lowering_platforms=("cuda",)).as_text()
+
+
+SHARED = [{"broadcast": "lhs", "layout": layout} for layout in ("nn", "nt", "tn", "tt")]
+SHARED += [{"broadcast": "rhs", "layout": layout} for layout in ("tn", "tt")]
+
+
+@pytest.mark.parametrize("fields", SHARED, ids=str)
+def test_every_formulation_of_a_batch_with_a_shared_operand_is_that_of_matmul(fields):
+    problem = Problem.from_fields({"batch": 3, "m": 5, "n": 7, "k": 9, "out_dtype": "float32"} | fields)
+    # As float32, since XLA on a CPU lacks some of these products of bfloat16.
+    operands = [each.astype("float32") for each in reference.exact_operands(problem, 4)]
+    assert {each.ndim for each in operands} == {2, 3}
+    lhs, rhs = (
+        np.asarray(each, np.float64).swapaxes(-1, -2) if letter == "t" else np.asarray(each, np.float64)
+        for each, letter in zip(operands, problem.layout, strict=True)
+    )
+    expected = np.matmul(lhs, rhs)
+    rivals = reference.rivals(problem)
+    assert {"plain", "padded", "repeated"} <= set(rivals)
+    for function in (reference.reference(problem), *(rival for rival, _ in rivals.values())):
+        assert np.array_equal(np.asarray(jax.jit(function)(*operands)), expected)
+
+
+@pytest.mark.parametrize("broadcast", ["lhs", "rhs"])
+def test_a_long_sum_of_a_shared_operand_is_taken_apart(broadcast):
+    problem = Problem(batch=2, m=4, n=8, k=9_000, layout="tn", broadcast=broadcast)
+    lhs, rhs = (each.astype("float32") for each in reference.exact_operands(problem, 5))
+    expected = np.matmul(np.asarray(lhs, np.float64).swapaxes(-1, -2), np.asarray(rhs, np.float64))
+    assert np.array_equal(np.asarray(jax.jit(reference.reference(problem))(lhs, rhs)), expected)
+
+
+def test_nothing_is_repeated_where_nothing_is_shared():
+    assert "repeated" not in reference.rivals(Problem(batch=2, m=8, n=8, k=8))

@@ -127,6 +127,16 @@ def test_kernel_only_takes_a_kernel_where_the_lookup_says_xla(monkeypatch):
     assert ours == "kernel" and not TARGET.check(problem, config, device)
 
 
+def test_a_shared_operand_is_looked_up_as_such(monkeypatch):
+    asked = {}
+    monkeypatch.setattr(benchverb.lookup, "best_config", lambda **given: asked.update(given) or _XlaAnswer())
+    problem = TARGET.problem_from_fields({"batch": 4, "m": 64, "n": 96, "k": 128, "broadcast": "lhs"})
+    benchverb.chosen(problem, TARGET, TARGET.device_named("NVIDIA H200"), kernel_only=False)
+    assert {name: asked[name] for name in ("batch", "m", "n", "k", "dtype", "broadcast")} == {
+        "batch": 4, "m": 64, "n": 96, "k": 128, "dtype": "bfloat16", "broadcast": "lhs",
+    }  # fmt: skip
+
+
 class _XlaAnswer:
     backend, match, config = "xla", "exact", None
 

@@ -96,6 +96,29 @@ def test_a_skinny_product_is_bound_by_device_memory():
     assert found.terms_us["hbm"] == pytest.approx(moved / rates_of(DEVICE).hbm_bytes)
 
 
+def test_a_shared_operand_crosses_device_memory_once_while_the_cache_holds_it():
+    config = Config(tile_m=64, tile_n=64, compute_wgs=1)
+    rates = rates_of(DEVICE)
+    found = explain(problem(64, 64, 4096, batch=132, broadcast="lhs"), config, DEVICE)
+    # 132 rhs of 64 x 4096, one lhs, and 132 results of 64 x 64, of two bytes each.
+    moved = 2 * (133 * 64 * 4096 + 132 * 64 * 64)
+    assert found.terms_us["hbm"] == pytest.approx(moved / rates.hbm_bytes)
+    # 8192 x 8192 and 8192 x 64 elements are 135 MB: of the 50 MB of L2 the next product finds 37%.
+    large = explain(problem(8192, 64, 8192, batch=4, broadcast="lhs"), config, DEVICE)
+    once, shared = 2 * (8192 + 4 * 64) * 8192, 2 * 3 * 8192 * 8192
+    missed = 1 - 50e6 / (2 * (8192 + 64) * 8192)
+    assert large.terms_us["hbm"] * rates.hbm_bytes >= once + shared * missed
+
+
+def test_only_one_copy_is_made_of_a_shared_odd_operand():
+    rates = rates_of(DEVICE)
+    shared = problem(4096, 4096, 4100, batch=3, broadcast="lhs")
+    # One lhs of 4096 x 4100 is read and written, whose rows do not fill 16 bytes; K is rows of the rhs: three of them.
+    moved = 2 * 2 * (4096 * 4100 + 3 * 4096 * 4100)
+    found = explain(shared, Config(edges="pad"), DEVICE).terms_us["pad"]
+    assert found == pytest.approx(2 * rates.pad_us + moved / rates.pad_bytes)
+
+
 def test_too_few_bytes_in_flight_bind_a_shallow_ring():
     deep, shallow = (
         explain(problem(4096, 4096, 4096), Config(tile_n=128, tile_k=32, stages=stages), DEVICE)

@@ -202,6 +202,8 @@ def test_the_first_folder_wins(tmp_path, monkeypatch):
         ({"dtype": ["bfloat16"]}, "dtype=['bfloat16']: allowed: bfloat16"),
         ({"dtype": "bf16"}, "dtype='bf16': allowed: bfloat16"),
         ({"layout": "xx"}, "layout='xx': allowed: nn, nt, tn, tt"),
+        ({"batch": 2, "broadcast": "left"}, "broadcast='left': allowed: none, lhs, rhs"),
+        ({"broadcast": "rhs"}, "broadcast='rhs': allowed: none where batch is 1"),
         ({"device": "NVIDIA H20"}, "device='NVIDIA H20': allowed: NVIDIA H200"),
         ({"policy": "closest"}, "policy='closest': allowed: nearest, exact"),
     ],
@@ -269,3 +271,17 @@ def test_what_ships_can_be_read_and_is_legal_where_it_was_measured(monkeypatch):
                 for _, one in shipped.entries():
                     if one.config is not None:
                         assert not TARGET.check(one.problem, one.config, device), one.problem.describe()
+
+
+def test_a_batch_of_rows_with_one_rhs_is_answered_as_the_product_that_it_is(best):
+    best_file(best, entry(knobs=WIDE))
+    answer = autotune.best_config(512, 4096, 4096, batch=8, broadcast="rhs", device="NVIDIA H200")
+    assert (answer.match, answer.problem) == ("exact", problem())
+
+
+def test_an_answer_for_a_shared_operand_is_for_no_batch_of_both(best):
+    shared = problem(m=512, batch=8, broadcast="lhs")
+    best_file(best, entry(shared, knobs=WIDE))
+    asked = {"m": 512, "n": 4096, "k": 4096, "batch": 8, "device": "NVIDIA H200"}
+    assert autotune.best_config(**asked, broadcast="lhs").problem == shared
+    assert autotune.best_config(**asked).match == "heuristic"

@@ -35,6 +35,8 @@ def test_fields_round_trip():
         ({"epilogue": "bias+gulu"}, "epilogue", "did you mean 'gelu'"),
         ({"mm": 4}, "field", "did you mean 'm'"),
         ({"scales": None}, "scales", "per_tensor"),
+        ({"batch": 2, "broadcast": "rsh"}, "broadcast", "none, lhs, rhs (did you mean 'rhs'?)"),
+        ({"broadcast": "lhs"}, "broadcast", "none where batch is 1"),
     ],
 )
 def test_a_wrong_field_is_named_with_what_is_allowed(fields, key, says):
@@ -53,3 +55,44 @@ def test_flops_and_bytes_of_a_known_product():
     problem = Problem(batch=2, m=16, n=32, k=64, out_dtype="float32")
     assert problem.flops == 2 * 2 * 16 * 32 * 64
     assert problem.min_bytes == 2 * (16 * 64 * 2 + 64 * 32 * 2 + 16 * 32 * 4)
+
+
+SHARED_LHS = {"batch": 8, "m": 16, "n": 32, "k": 64, "broadcast": "lhs"}
+
+
+def test_a_batch_of_row_major_lhs_with_one_rhs_is_one_product_of_all_rows():
+    folded = Problem.from_fields({"batch": 8, "m": 16, "n": 32, "k": 64, "broadcast": "rhs"})
+    assert folded == Problem(m=128, n=32, k=64)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"broadcast": "rhs", "layout": "tn"},  # rows of one lhs do not follow those of the one before
+        {"broadcast": "rhs", "groups": 2},
+        {"broadcast": "rhs", "m": 2**30},  # more rows than a coordinate of TMA can count
+        {},  # the columns of a shared lhs's results lie apart
+    ],
+)
+def test_other_batches_keep_the_operand_that_they_share(changes):
+    fields = SHARED_LHS | changes
+    found = Problem.from_fields(fields)
+    assert (found.batch, found.broadcast) == (8, fields["broadcast"])
+    assert Problem.from_fields(found.to_fields()) == found
+
+
+def test_only_a_shared_operand_is_named_in_the_fields_since_other_keys_are_older():
+    assert list(Problem(batch=2, m=1, n=1, k=1).to_fields()) == [
+        *("batch", "m", "n", "k", "lhs_dtype", "rhs_dtype", "out_dtype", "layout"),
+        *("accumulation", "scales", "epilogue", "groups"),
+    ]
+    assert Problem.from_fields(SHARED_LHS).to_fields()["broadcast"] == "lhs"
+    assert Problem.from_fields(SHARED_LHS).describe() == "8x16x32x64 bfloat16 nn one lhs"
+
+
+def test_a_shared_operand_counts_once():
+    lhs, rhs, out = 16 * 64 * 2, 64 * 32 * 2, 16 * 32 * 2
+    assert Problem.from_fields(SHARED_LHS).min_bytes == lhs + 8 * rhs + 8 * out
+    shared_rhs = Problem.from_fields(SHARED_LHS | {"broadcast": "rhs", "layout": "tn"})
+    assert shared_rhs.min_bytes == 8 * lhs + rhs + 8 * out
+    assert shared_rhs.flops == 2 * 8 * 16 * 32 * 64

@@ -18,7 +18,8 @@ KEYS = (
     "protocol, race, limits, gpus, results, storage"
 )
 FIELDS = (
-    "batch, m, n, k, lhs_dtype, rhs_dtype, out_dtype, layout, accumulation, scales, epilogue, groups, weight"
+    "batch, m, n, k, lhs_dtype, rhs_dtype, out_dtype, layout, accumulation, scales, epilogue, groups, "
+    "broadcast, weight"
 )
 DTYPES = "bfloat16, float16, float32, float8_e4m3fn, float8_e5m2, int8, int4, int32"
 DEVICES = "NVIDIA H200, NVIDIA H100 80GB HBM3, NVIDIA H100 PCIe, NVIDIA GH200 480GB"
@@ -127,6 +128,18 @@ def test_suites_lie_beside_the_config_and_add_to_its_problems(tmp_path):
         (
             "problems: [{m: 64, n: 64, k: 64, layout: nnn}]",
             "problems[0].layout='nnn': allowed: nn, nt, tn, tt (did you mean 'nn'?)",
+        ),
+        (
+            "problems: [{m: 64, n: 64, k: 64, batch: 2, broadcast: both}]",
+            "problems[0].broadcast='both': allowed: none, lhs, rhs",
+        ),
+        (
+            "problems: [{m: 64, n: 64, k: 64, broadcast: lhs}]",
+            "problems[0].broadcast='lhs': allowed: none where batch is 1, since nothing shares an operand",
+        ),
+        (
+            "problems: [{m: 64, n: 64, k: 64, batch: 2, broadcast: rhs}, {m: 128, n: 64, k: 64}]",
+            "problems[1]: is the same problem as problems[0]; remove one, or raise its weight",
         ),
         (
             "problems: [{m: 64, n: 64, k: 64, weigth: 2}]",
@@ -343,6 +356,10 @@ def test_a_misspelt_file_names_the_nearest(tmp_path):
         ("m,n,k\n64,64,64\n64,64,0\n", f": line 3: k=0: allowed: {SIZES}"),
         ("m,n,k\n64,64,6.5\n", f": line 2: k='6.5': allowed: {SIZES}"),
         ("m,n,k,weight\n64,64,64,x\n", ": line 2: weight='x': allowed: a number above 0, up to 1e+12"),
+        (
+            "m,n,k,broadcast\n64,64,64,lhs\n",
+            ": line 2: broadcast='lhs': allowed: none where batch is 1, since nothing shares an operand",
+        ),
         (
             "m,n,k\n64,64,64\n\n64,64,64\n",
             ": line 4: is the same problem as {file}: line 2; remove one, or raise its weight",

@@ -102,3 +102,38 @@ def test_a_configuration_is_explained_in_one_line():
     config = TARGET.config_from_knobs(TARGET.heuristic_config(problem(4096, 4096, 4096), DEVICE))
     text = TARGET.explain(problem(4096, 4096, 4096), config, DEVICE)
     assert " us, bound by tensor (tensor " in text and "\n" not in text
+
+
+def test_a_shared_operand_sets_a_problem_apart_from_a_batch_of_both():
+    shared = problem(128, 128, 64, batch=4, broadcast="lhs")
+    assert TARGET.distance(shared, problem(128, 128, 64, batch=4)) == math.inf
+    assert TARGET.distance(shared, problem(128, 128, 64, batch=8, broadcast="lhs")) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "activations", "weights"),
+    [
+        ({"broadcast": "lhs"}, 128 * 64 * 2, 4 * 64 * 256 * 2),
+        ({"broadcast": "rhs", "layout": "tn"}, 4 * 128 * 64 * 2, 64 * 256 * 2),
+    ],
+)
+def test_the_bytes_of_a_shared_operand_are_those_of_one(fields, activations, weights):
+    roles = TARGET.operand_roles(problem(128, 256, 64, batch=4, **fields))
+    assert roles == {"activations": activations, "weights": weights}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"broadcast": "lhs"},
+        {"broadcast": "lhs", "layout": "tt", "m": 16},
+        {"broadcast": "rhs", "layout": "tn", "n": 4100},
+        {"broadcast": "rhs", "layout": "tt", "m": 1},
+    ],
+)
+def test_a_shared_operand_has_a_legal_untuned_choice_in_its_space(fields):
+    shared = problem(**({"m": 512, "n": 4096, "k": 1000, "batch": 6} | fields))
+    knobs = TARGET.heuristic_config(shared, DEVICE)
+    assert not TARGET.check(shared, TARGET.config_from_knobs(knobs), DEVICE)
+    space = TARGET.space(shared, DEVICE, {name: [value] for name, value in knobs.items()})
+    assert space.legal().size == 1
