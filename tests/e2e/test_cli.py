@@ -247,6 +247,16 @@ def test_best_refuses_an_impossible_problem_and_an_unmeasured_one(tmp_path):
     assert "was not measured on NVIDIA GH200 480GB" in failed(autotune(*asked, cwd=tmp_path), 2)
 
 
+def test_best_takes_a_batch_with_a_shared_operand(tmp_path):
+    best_file(tmp_path / "best", entry())
+    asked = ("best", "512", "4096", "4096", "--broadcast", "rhs", "--device", "NVIDIA H200")
+    done = autotune(*asked, "--batch", "8", cwd=tmp_path, AUTOTUNE_RESULTS=str(tmp_path))
+    assert done.stdout.splitlines()[1].startswith("found    4096x4096x4096 bfloat16 nn on NVIDIA H200")
+    assert failed(autotune(*asked, cwd=tmp_path), 2) == (
+        "autotune: error: broadcast='rhs': allowed: none where batch is 1, since nothing shares an operand"
+    )
+
+
 def test_best_warns_in_one_line_of_a_torn_file(tmp_path):
     (tmp_path / "best").mkdir()
     (tmp_path / "best" / "nvidia_h200.json").write_text("{")
