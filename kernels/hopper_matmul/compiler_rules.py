@@ -62,6 +62,13 @@ def _is_plane_asserted(f: Facts) -> bool:
     return f.p.batch * f.c.split_k > 1 and is_plane_asserted()
 
 
+def _has_odd_columns(f: Facts) -> Any:
+    """Whether a warpgroup stores at columns that are no multiple of the swizzle's."""
+    return (
+        (f.store_columns[0] % f.out_swizzle_columns != 0) | (f.store_columns[1] % f.out_swizzle_columns != 0)
+    ) & (f.out_view == 0)
+
+
 def _odd_rows(f: Facts) -> Any:
     """Returns what is left over where a warpgroup's slice of an operand's rows is no multiple of 8."""
     lhs_rows, rhs_rows = f.wg_m * (f.p.layout[0] == "n"), f.wg_n * (f.p.layout[1] == "t")
@@ -222,6 +229,15 @@ _LOWER_RULES = (
     ),
     _plan_rule("main", "ValueError", "a non-collective scope of the accumulator's own", _MAIN),
     _plan_rule("b", "NotImplementedError", "collective scopes for SMEM and barriers", _NOT_COLLECTIVE),
+    rule(
+        "acc_empty",
+        "lower",
+        "MLIRError",
+        lambda f: (f.acc_rows == 0) | (f.acc_columns == 0),
+        lambda f: (f.acc_rows, f.acc_columns),
+        "a row and a column of the tile for each warpgroup",
+        lambda f: f"vector types must have positive constant sizes but got {f.acc_rows}, {f.acc_columns}",
+    ),
     _plan_rule(
         "discharge", "NotImplementedError", "the accumulator inside of the collective scopes", _DISCHARGE
     ),
@@ -249,11 +265,11 @@ _LOWER_RULES = (
     rule(
         "epilogue_rows",
         "lower",
-        "ValueError",
+        lambda f: "AssertionError" if _is_plane_asserted(f) and _has_odd_columns(f) else "ValueError",
         lambda f: (chosen(f.c.swap_ab, f.c.epi_n, f.c.epi_m) % 64 != 0) & (f.pieces > 0),
         lambda f: (f.c.epi_m, f.c.epi_n),
         "a multiple of 64 along the accumulator's rows, which are epi_m's, or epi_n's where swap_ab",
-        _NO_LAYOUT,
+        lambda f: "" if _is_plane_asserted(f) and _has_odd_columns(f) else _NO_LAYOUT,
     ),
     rule(
         "epilogue_turned",
@@ -268,14 +284,7 @@ _LOWER_RULES = (
         "epilogue_columns",
         "lower",
         lambda f: "AssertionError" if _is_plane_asserted(f) else "ValueError",
-        lambda f: (
-            (
-                (f.store_columns[0] % f.out_swizzle_columns != 0)
-                | (f.store_columns[1] % f.out_swizzle_columns != 0)
-            )
-            & (f.pieces > 0)
-            & (f.out_view == 0)
-        ),
+        lambda f: _has_odd_columns(f) & (f.pieces > 0),
         lambda f: f.store_columns,
         lambda f: f"multiples of {f.out_swizzle_columns}, the columns of the epilogue tile's swizzle",
         lambda f: "" if _is_plane_asserted(f) else _NO_LAYOUT,

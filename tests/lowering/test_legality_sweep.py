@@ -105,6 +105,7 @@ BREAKERS = {
     "main": {"scopes": PLANS["acc_collective"]},
     "b": {"scopes": PLANS["smem_private"]},
     "discharge": {"scopes": PLANS["acc_outermost"]},
+    "acc_empty": {"tile_m": 8, "compute_wgs": 11},
     "wgmma_slice": {"tile_m": 120, "compute_wgs": 2},
     "wgmma_m": {"tile_m": 96},
     "epilogue_rows": {"epi_m": 32},
@@ -207,6 +208,12 @@ def test_knobs_that_change_nothing_give_the_same_module(knobs, same):
         for extra in ({}, same)
     ]
     assert digests[0] == digests[1]
+
+
+@pytest.mark.parametrize("tile_n", [96, 128])
+def test_a_piece_of_odd_rows_in_one_of_several_planes_is_refused_by_what_is_met_first(tile_n):
+    problem = Problem(batch=3, m=4096, n=4096, k=4096)
+    assert disagreement(problem, dataclasses.replace(Config(), tile_n=tile_n, epi_m=24)) is None
 
 
 def test_a_warpgroups_own_columns_are_read_panel_after_panel_of_the_other_operands_k():
