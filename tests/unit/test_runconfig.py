@@ -489,7 +489,10 @@ def test_a_bad_option_is_refused_like_a_bad_key(tmp_path, option, expected):
     assert str(caught.value) == expected
 
 
-@pytest.mark.parametrize("path", sorted([*Path("configs").glob("*.yaml"), *Path("configs/record").glob("*.yaml")]), ids=lambda path: path.name)
+SHIPPED = sorted([*Path("configs").glob("*.yaml"), *Path("configs/record").glob("*.yaml")])
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_the_shipped_configs_hold_problems_that_the_kernel_can_compute(path):
     config, target = load_run_config(path), load_target("hopper_matmul")
     device = target.device_named("NVIDIA H200")
