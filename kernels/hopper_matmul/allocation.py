@@ -11,6 +11,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from hopper_matmul.geometry import Geometry, Matrix
 from hopper_matmul.scopes import Place, Scope
+from hopper_matmul.walk import PARTS_AXIS
 
 WG_AXIS = "wg"
 ACC_DTYPE = jnp.float32
@@ -35,11 +36,19 @@ def buffer_types(geometry: Geometry) -> dict[str, Any]:
     if geometry.config.scopes.is_union:
         barriers["sums_read"] = plgpu.Barrier(num_arrivals=config.compute_wgs)
         barriers["stored"] = _arrival_of_compute(geometry, num_barriers=1)
+    if geometry.exchanges_parts:
+        barriers["received"] = plgpu.Barrier(
+            num_arrivals=config.split_k - 1, num_barriers=config.compute_wgs * geometry.received_pieces
+        )
+        barriers["taken"] = plgpu.ClusterBarrier(
+            collective_axes=(PARTS_AXIS,), num_barriers=config.compute_wgs
+        )
     return {
         "accumulator": plgpu.ACC(geometry.acc_shape, ACC_DTYPE),
         "barriers": barriers,
         **_seen_twice("ring", lambda *view: tuple(_ring(geometry, matrix, *view) for matrix in matrices)),
         **_seen_twice("epilogue", lambda *view: _staging(geometry, *view)),
+        **({"exchange": _exchange(geometry)} if geometry.exchanges_parts else {}),
     }
 
 
@@ -60,6 +69,20 @@ def _staging(geometry: Geometry, is_view: bool = False) -> Any:
     return plgpu.SMEM(shape, geometry.sums_dtype, transforms=_transforms(geometry.sums, is_view))
 
 
+def _exchange(geometry: Geometry) -> Any:
+    """What the other CTAs of a tile send of their parts: of each piece that this one stores."""
+    config = geometry.config
+    swizzle_bytes = geometry.exchange_swizzle_bytes
+    return plgpu.SMEM(
+        (config.compute_wgs, geometry.received_pieces, config.split_k - 1, *geometry.piece_in_acc),
+        ACC_DTYPE,
+        transforms=(
+            plgpu.TilingTransform((8, swizzle_bytes // jnp.dtype(ACC_DTYPE).itemsize)),
+            plgpu.SwizzleTransform(swizzle_bytes),
+        ),
+    )
+
+
 def _arrival_of_compute(geometry: Geometry, *, num_barriers: int) -> Any:
     """A barrier that the compute warpgroups arrive on: of the cluster where its CTAs write each other's ring."""
     axes = geometry.multicast_axes
@@ -76,6 +99,9 @@ def scope_types(geometry: Geometry, scope: Scope) -> dict[str, Any]:
         name: (name, f"{name}_view") if has_view else (name,) for name, has_view in _views(geometry).items()
     }
     held = {buffer: types[buffer] for buffer in scope.holds if buffer not in seen}
+    if "barriers" in scope.holds and "exchange" in types:
+        # Other CTAs write into it at any time, so that like the barriers it outlives the tiles and shares no bytes.
+        held["exchange"] = types["exchange"]
     unions = (
         [("ring", "epilogue")] if scope.shared else [(buffer,) for buffer in seen if buffer in scope.holds]
     )

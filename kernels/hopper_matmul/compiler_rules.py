@@ -15,6 +15,7 @@ from hopper_matmul.jax_versions import is_plane_asserted, no_turned_store
 from hopper_matmul.rules import Rule, rule
 
 MAX_BARRIERS_A_GROUP = 32  # their phases are bits of one 32-bit register
+_MANY_BARRIERS = "Only up to 32 barriers per group supported"
 _MAIN = (
     "WGMMA accumulators can only be allocated non-collectively. Hint: remove collective_axes from run_scoped. "
     "If other allocations are performed as well, split the run_scoped into two."
@@ -59,7 +60,7 @@ def _is_shared(f: Facts, parts: Any, tile: Any, is_view: Any) -> Any:
 
 def _is_plane_asserted(f: Facts) -> bool:
     """Whether a store at an odd column of one of several planes fails without a word."""
-    return f.p.batch * f.c.split_k > 1 and is_plane_asserted()
+    return (f.p.batch > 1 or f.is_stored_in_parts) and is_plane_asserted()
 
 
 def _has_odd_columns(f: Facts) -> Any:
@@ -169,6 +170,15 @@ _TRACE_RULES: tuple[Rule, ...] = (
         _swizzle_message(lambda f: f.out_swizzle),
     ),
     rule(
+        "exchange_swizzle",
+        "trace",
+        "ValueError",
+        lambda f: f.is_exchanged & (f.exchange_columns % 8 != 0),
+        lambda f: f.exchange_columns,
+        "multiples of 8 along the accumulator's columns, which are epi_n's, or epi_m's where swap_ab",
+        _swizzle_message(lambda f: 16),
+    ),
+    rule(
         "threads",
         "trace",
         "ValueError",
@@ -225,7 +235,16 @@ _LOWER_RULES = (
         lambda f: f.c.stages > MAX_BARRIERS_A_GROUP,
         lambda f: f.c.stages,
         MAX_BARRIERS_A_GROUP,
-        "Only up to 32 barriers per group supported",
+        _MANY_BARRIERS,
+    ),
+    rule(
+        "exchange_barriers",
+        "lower",
+        "NotImplementedError",
+        lambda f: f.exchange_groups > MAX_BARRIERS_A_GROUP,
+        lambda f: f.exchange_groups,
+        f"{MAX_BARRIERS_A_GROUP} pieces of the epilogue that one CTA adds up",
+        _MANY_BARRIERS,
     ),
     _plan_rule("main", "ValueError", "a non-collective scope of the accumulator's own", _MAIN),
     _plan_rule("b", "NotImplementedError", "collective scopes for SMEM and barriers", _NOT_COLLECTIVE),
@@ -275,7 +294,7 @@ _LOWER_RULES = (
         "epilogue_turned",
         "lower",
         "ValueError",
-        lambda f: f.c.swap_ab & (f.out_size == 4) & (f.c.split_k == 1) & (f.pieces > 0),
+        lambda f: f.c.swap_ab & (f.out_size == 4) & (f.is_stored_in_parts == 0) & (f.pieces > 0),
         lambda f: f.p.out_dtype,
         "a result of two bytes where swap_ab turns it on its way through SMEM",
         lambda f: no_turned_store(f.out_swizzle_columns, f.out_swizzle),

@@ -12,6 +12,7 @@ from hopper_matmul.scopes import PLANS, ScopePlan
 
 Dimension = Literal["m", "n"]
 Edges = Literal["pad", "view"]
+Combine = Literal["kernel", "cluster"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,8 @@ class Config:
         swap_ab: The accumulator holds the transposed tile, (tile_n, tile_m): n gets WGMMA's rows, which come in
             64s, and m its columns, which come in 8s.
         split_k: Parts that k is cut into; each CTA sums one, and the parts' float32 sums are added in their order.
+        combine: Who adds them: "kernel" is a second kernel, which reads them from memory; with "cluster" the CTAs of
+            a tile's parts are a cluster, and send them to each other's SMEM.
         edges: What is done about a matrix whose rows or columns TMA cannot clip to blocks of 8 rows by one swizzle:
             "pad" copies it into one that it can; "view" has TMA see SMEM in blocks of whole columns of a swizzle, which
             it can always clip, and pads only rows that do not fill 16 bytes.
@@ -55,6 +58,7 @@ class Config:
     persistent: bool = True
     swap_ab: bool = False
     split_k: int = 1
+    combine: Combine = "kernel"
     max_sms: int = 0
     edges: Edges = "pad"
     pdl: bool = False
@@ -90,6 +94,8 @@ def _parsed(key: str, value: object) -> object:
         return one_of(key, value, ("m", "n"))
     if key == "edges":
         return one_of(key, value, ("pad", "view"))
+    if key == "combine":
+        return one_of(key, value, ("kernel", "cluster"))
     if key in ("pdl", "persistent", "swap_ab"):
         if not isinstance(value, bool):
             raise FieldError(key, value, "true, false")

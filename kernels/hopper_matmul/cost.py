@@ -60,7 +60,7 @@ def explain(problem: Problem, config: Config, device: Device) -> Explanation:
     step = max(STEPS, key=by_name.__getitem__)
     # What a CTA's steps wait for binds where they and the epilogue take longer than device memory.
     rivals = {step: by_name[step], **{name: by_name[name] for name in by_name if name not in STEPS}}
-    if by_name[step] + by_name["epilogue"] > by_name["hbm"]:
+    if by_name[step] + by_name["epilogue"] + by_name["exchange"] > by_name["hbm"]:
         del rivals["hbm"]
     binds = max(rivals, key=rivals.__getitem__)
     return Explanation(total_us=float(total_us(found, rates)), binds=binds, terms_us=by_name)
@@ -76,8 +76,9 @@ class Terms:
             but this bound them: the tensor cores, the wait of a warpgroup for its own WGMMAs, shared memory, what one
             SM reads, what all read from L2, too few bytes in flight, and the issue of copies.
         epilogue: Of a CTA's tiles, and what starts and ends them.
+        exchange: What a CTA's tiles wait for the other parts of k, where the CTAs of a cluster add them.
         hbm: What device memory takes, whatever the CTAs do.
-        add, pad: Further kernels: adding parts of k, and copies of operands and result.
+        add, pad: Further kernels: adding stored parts of k, and copies of operands and result.
     """
 
     launch: Any
@@ -89,6 +90,7 @@ class Terms:
     ring: Any
     tma_issue: Any
     epilogue: Any
+    exchange: Any
     hbm: Any
     add: Any
     pad: Any
@@ -98,9 +100,9 @@ STEPS = ("tensor", "wgmma_chain", "smem", "sm_read", "l2", "ring", "tma_issue")
 
 
 def total_us(t: Terms, rates: Rates) -> Any:
-    """Returns launch + max(max of the steps' terms + epilogue, hbm) + add + pad, with soft maxima."""
+    """Returns launch + max(max of the steps' terms + epilogue + exchange, hbm) + add + pad, with soft maxima."""
     steps = soft_max([getattr(t, name) for name in STEPS], rates.sharpness)
-    return t.launch + soft_max([steps + t.epilogue, t.hbm], rates.overlap) + t.add + t.pad
+    return t.launch + soft_max([steps + t.epilogue + t.exchange, t.hbm], rates.overlap) + t.add + t.pad
 
 
 def soft_max(values: list[Any], sharpness: float) -> Any:
@@ -129,7 +131,9 @@ def terms(problem: Problem, c: Any, drained: Any, device: Device, rates: Rates) 
     """
     p = problem
     size = ITEMSIZE_BYTES[p.lhs_dtype]
-    out_size = chosen(c.split_k > 1, 4, ITEMSIZE_BYTES[p.out_dtype])
+    exchanging = chosen((c.split_k > 1) & (c.combine == "cluster"), c.split_k, 1)  # CTAs
+    stored_parts = c.split_k // exchanging
+    out_size = chosen(stored_parts > 1, 4, ITEMSIZE_BYTES[p.out_dtype])
     splits_m = (c.wg_split == "m") * 1
     wg_m = c.tile_m // ((c.compute_wgs - 1) * splits_m + 1)
     wg_n = c.tile_n // ((c.compute_wgs - 1) * (1 - splits_m) + 1)
@@ -138,7 +142,7 @@ def terms(problem: Problem, c: Any, drained: Any, device: Device, rates: Rates) 
     cluster = c.cluster_m * c.cluster_n
     in_m = -(-p.m // (c.tile_m * c.cluster_m))
     in_n = -(-p.n // (c.tile_n * c.cluster_n))
-    at_once, tiles = _walk(c, in_m * in_n * p.batch * c.split_k, cluster, device, rates)
+    at_once, tiles = _walk(c, in_m * in_n * p.batch * stored_parts, cluster * exchanging, device, rates)
     # One step of a tile.
     steps = -(-p.k // (c.tile_k * c.split_k))
     own = WGMMA_ROWS * blocks * (columns + rates.wgmma_columns) * c.tile_k / rates.sm_macs
@@ -155,7 +159,9 @@ def terms(problem: Problem, c: Any, drained: Any, device: Device, rates: Rates) 
     all_steps = tiles * steps
     # The epilogue, and the first loads of a tile where nothing hides them.
     pieces = (wg_m // c.epi_m) * (wg_n // c.epi_n)
-    store = c.tile_m * c.tile_n * out_size / rates.sm_store_bytes + pieces * rates.piece_us
+    store = (c.tile_m * c.tile_n * out_size / rates.sm_store_bytes + pieces * rates.piece_us) / exchanging
+    others = (exchanging - 1) / exchanging  # share of its tile that a CTA sends, and as much comes in
+    exchange = rates.exchange_us * (exchanging > 1) + others * 4 * c.tile_m * c.tile_n / rates.exchange_bytes
     is_exposed = 1 - c.persistent * (1 - drained * 1)
     start = rates.tile_us + rates.cta_us * (1 - c.persistent) + latency * is_exposed
     return Terms(
@@ -164,12 +170,13 @@ def terms(problem: Problem, c: Any, drained: Any, device: Device, rates: Rates) 
         wgmma_chain=all_steps * chain,
         smem=all_steps * smem,
         sm_read=all_steps * read,
-        l2=all_steps * from_l2 * at_once * cluster / rates.l2_bytes,
+        l2=all_steps * from_l2 * at_once * cluster * exchanging / rates.l2_bytes,
         ring=all_steps * ring,
         tma_issue=all_steps * copies * rates.copy_us,
         epilogue=tiles * (store + start),
-        hbm=_hbm_bytes(p, c, in_m, in_n, at_once, size, out_size) / rates.hbm_bytes,
-        add=_add_us(p, c, rates),
+        exchange=tiles * exchange,
+        hbm=_hbm_bytes(p, c, in_m, in_n, at_once, size, out_size * stored_parts) / rates.hbm_bytes,
+        add=_add_us(p, stored_parts, rates),
         pad=padding_us(p, c.edges, rates),
     )
 
@@ -179,7 +186,7 @@ def _walk(c: Any, clusters: Any, cluster: Any, device: Device, rates: Rates) -> 
     sms = chosen(c.max_sms > 0, lesser(c.max_sms, device.sm_count), device.sm_count)
     seats = sms // cluster
     seats = seats + (seats < 1)
-    held = lesser(seats, rates.clusters_of_4 + (cluster < 4) * seats)
+    held = lesser(seats, chosen(cluster < 3, seats, rates.clusters_of_4 * 4 // cluster))
     grid = lesser(clusters, chosen(c.persistent, seats, held))
     at_once = lesser(clusters, held)
     fewest, most = clusters // grid, -(-clusters // grid)
@@ -204,7 +211,7 @@ def _loads(p: Problem, c: Any, wg_m: Any, wg_n: Any, size: int) -> tuple[Any, An
     return swizzle, copies
 
 
-def _hbm_bytes(p: Problem, c: Any, in_m: Any, in_n: Any, at_once: Any, size: int, out_size: Any) -> Any:
+def _hbm_bytes(p: Problem, c: Any, in_m: Any, in_n: Any, at_once: Any, size: int, stored: Any) -> Any:
     """Returns what device memory moves: each operand once, and again what L2 does not hold from wave to wave.
 
     One that all products share is read again for each of them, as far as L2 does not hold both operands of one.
@@ -224,12 +231,12 @@ def _hbm_bytes(p: Problem, c: Any, in_m: Any, in_n: Any, at_once: Any, size: int
     again = (read - distinct) * (read > distinct)
     missed = max(0.0, 1 - _L2_BYTES / once)
     shared = (distinct - once) * missed_by_next
-    return once + shared + again * missed + p.batch * p.m * p.n * out_size * c.split_k
+    return once + shared + again * missed + p.batch * p.m * p.n * stored
 
 
-def _add_us(p: Problem, c: Any, rates: Rates) -> Any:
-    moved = p.batch * p.m * p.n * (4 * c.split_k + ITEMSIZE_BYTES[p.out_dtype])
-    return (rates.add_us + moved / rates.add_bytes) * (c.split_k > 1)
+def _add_us(p: Problem, stored_parts: Any, rates: Rates) -> Any:
+    moved = p.batch * p.m * p.n * (4 * stored_parts + ITEMSIZE_BYTES[p.out_dtype])
+    return (rates.add_us + moved / rates.add_bytes) * (stored_parts > 1)
 
 
 def padding_us(problem: Problem, edges: Any, rates: Rates) -> Any:

@@ -24,13 +24,18 @@ class Facts:
         "acc_registers",
         "acc_rows",
         "c",
+        "cluster_ctas",
         "cluster_size",
         "compute_registers",
         "d",
         "entry_registers",
         "epi_columns",
         "epi_rows",
+        "exchange_columns",
+        "exchange_groups",
         "first_k_of_last_part",
+        "is_exchanged",
+        "is_stored_in_parts",
         "lhs_columns",
         "lhs_stored",
         "lhs_tile",
@@ -60,7 +65,8 @@ class Facts:
         tile_m, tile_n, tile_k = config.tile_m, config.tile_n, config.tile_k
         epi_m, epi_n, stages, wgs = config.epi_m, config.epi_n, config.stages, config.compute_wgs
         swap_ab, split_k, scopes = config.swap_ab, config.split_k, config.scopes
-        is_split = split_k > 1
+        self.is_exchanged = is_exchanged = (split_k > 1) & (config.combine == "cluster")
+        self.is_stored_in_parts = is_split = (split_k > 1) & (config.combine == "kernel")
         out_size = chosen(is_split, PART_BYTES, out_size)
         splits_m = config.wg_split == "m"
         self.wg_m = wg_m = tile_m // ((wgs - 1) * splits_m + 1)
@@ -68,6 +74,8 @@ class Facts:
         self.acc_rows = chosen(swap_ab, wg_n, wg_m)
         self.acc_columns = chosen(swap_ab, wg_m, wg_n)
         self.cluster_size = config.cluster_m * config.cluster_n
+        ctas = chosen(is_exchanged, split_k, 1)
+        self.cluster_ctas = self.cluster_size * ctas
         m, n, k = problem.m, problem.n, problem.k
         lhs_is_upright, rhs_is_upright = problem.layout[0] == "n", problem.layout[1] == "n"
         self.lhs_tile = (tile_m, tile_k) if lhs_is_upright else (tile_k, tile_m)
@@ -94,11 +102,15 @@ class Facts:
             self.out_view = is_view & needs_view(out_stored, self.out_swizzle, out_size)
         ring_bytes = aligned(stages * tile_m * tile_k * size) + aligned(stages * tile_k * tile_n * size)
         self.pieces = (wg_m // epi_m) * (wg_n // epi_n)
-        slots = lesser((wg_m * wg_n) // (epi_m * epi_n), 2)
+        own_pieces = -(-((wg_m * wg_n) // (epi_m * epi_n)) // ctas)
+        slots = lesser(own_pieces, 2)
         epilogue_bytes = aligned(wgs * slots * epi_m * epi_n * out_size)
-        barrier_bytes = BARRIER_BYTES * (2 * stages + 2 * scopes.is_union)
+        self.exchange_columns = chosen(swap_ab, epi_m, epi_n)
+        self.exchange_groups = groups = wgs * (own_pieces + (own_pieces == 0)) * is_exchanged
+        exchange_bytes = aligned(groups * (ctas - 1) * epi_m * epi_n * PART_BYTES)
+        barriers = 2 * stages + 2 * scopes.is_union + groups + wgs * is_exchanged
         overlap = lesser(ring_bytes, epilogue_bytes) * scopes.shares_bytes
-        self.smem_bytes = ring_bytes + epilogue_bytes - overlap + barrier_bytes
+        self.smem_bytes = ring_bytes + epilogue_bytes - overlap + exchange_bytes + BARRIER_BYTES * barriers
         self.compute_registers = registers_for_compute(config.memory_registers, wgs)
         self.entry_registers = lesser(REGISTERS_PER_SM // (THREADS_PER_WARPGROUP * (wgs + 1)) // 8 * 8, 255)
         self.first_k_of_last_part = (split_k - 1) * -(-k // (tile_k * split_k)) * tile_k

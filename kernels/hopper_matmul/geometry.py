@@ -164,8 +164,23 @@ class Geometry:
         return (self.wg_n, self.wg_m) if self.config.swap_ab else (self.wg_m, self.wg_n)
 
     @property
+    def stores_parts(self) -> bool:
+        """Whether each part of k goes to memory, where another kernel adds them."""
+        return self.config.split_k > 1 and self.config.combine == "kernel"
+
+    @property
+    def exchanges_parts(self) -> bool:
+        """Whether the CTAs of a tile's parts of k are a cluster that adds them."""
+        return self.config.split_k > 1 and self.config.combine == "cluster"
+
+    @property
+    def exchanging_ctas(self) -> int:
+        """CTAs that compute a tile together, each a part of k, and store it together."""
+        return self.config.split_k if self.exchanges_parts else 1
+
+    @property
     def cluster_size(self) -> int:
-        return self.config.cluster_m * self.config.cluster_n
+        return self.config.cluster_m * self.config.cluster_n * self.exchanging_ctas
 
     @property
     def multicast_axes(self) -> tuple[str, ...]:
@@ -195,12 +210,12 @@ class Geometry:
     @property
     def sums_dtype(self) -> str:
         """What the kernel stores: parts of k are not rounded before they are added."""
-        return self.problem.out_dtype if self.config.split_k == 1 else "float32"
+        return "float32" if self.stores_parts else self.problem.out_dtype
 
     @property
     def lies_turned(self) -> bool:
         """Whether the kernel stores its result as (n, m): parts of k lie as the accumulator does."""
-        return self.config.swap_ab and self.config.split_k > 1
+        return self.config.swap_ab and self.stores_parts
 
     @property
     def lhs(self) -> Matrix:
@@ -256,8 +271,8 @@ class Geometry:
 
     @property
     def planes(self) -> int:
-        """Products the kernel computes, one after the other in its result: each part of k of each of the batch."""
-        return self.problem.batch * self.config.split_k
+        """Matrices of the kernel's result, one after the other: each stored part of k of each of the batch."""
+        return self.problem.batch * (self.config.split_k if self.stores_parts else 1)
 
     @property
     def cluster_tiles_m(self) -> int:
@@ -298,10 +313,51 @@ class Geometry:
         return -(-self.cluster_tiles // self.grid_clusters) if self.grid_clusters else 1
 
     @property
+    def pieces_m(self) -> int:
+        """Pieces of a warpgroup's tile along m that are staged one after the other."""
+        return self.wg_m // self.config.epi_m
+
+    @property
+    def pieces_n(self) -> int:
+        return self.wg_n // self.config.epi_n
+
+    def piece_at(self, piece: int) -> tuple[slice, slice]:
+        """Returns the rows and columns of a piece in a warpgroup's tile, counted along n first."""
+        epi_m, epi_n = self.config.epi_m, self.config.epi_n
+        row, column = piece // self.pieces_n * epi_m, piece % self.pieces_n * epi_n
+        return slice(row, row + epi_m), slice(column, column + epi_n)
+
+    def piece_in_sums(self, piece: int) -> tuple[slice, slice]:
+        """Returns where it lies in a warpgroup's accumulator."""
+        at = self.piece_at(piece)
+        return at[::-1] if self.config.swap_ab else at
+
+    @property
+    def own_pieces(self) -> int:
+        """Most pieces of a warpgroup's tile that one CTA stores: all, or its share where CTAs exchange parts."""
+        pieces = (self.wg_m * self.wg_n) // (self.config.epi_m * self.config.epi_n)
+        return -(-pieces // self.exchanging_ctas)
+
+    @property
+    def received_pieces(self) -> int:
+        """Pieces that a warpgroup has room for parts of; as for `own_pieces`, but a buffer is never empty."""
+        return max(1, self.own_pieces)
+
+    @property
+    def piece_in_acc(self) -> Pair:
+        """Rows and columns of a piece of the epilogue in the accumulator."""
+        piece = (self.config.epi_m, self.config.epi_n)
+        return piece[::-1] if self.config.swap_ab else piece
+
+    @property
+    def exchange_swizzle_bytes(self) -> int:
+        """Of a piece of another CTA's part in SMEM, float32."""
+        return swizzle_of(self.piece_in_acc[1] * ITEMSIZE_BYTES["float32"])
+
+    @property
     def epilogue_slots(self) -> int:
         """Staging slots of a warpgroup: two, so that one is filled while the other is stored, where two are used."""
-        config = self.config
-        return min(2, (self.wg_m * self.wg_n) // (config.epi_m * config.epi_n))
+        return min(2, self.own_pieces)
 
     @property
     def compute_registers(self) -> int:

@@ -58,8 +58,8 @@ HARDWARE_RULES: tuple[Rule, ...] = (
         "cluster",
         "launch",
         None,
-        lambda f: f.cluster_size > MAX_CLUSTER,
-        lambda f: f.cluster_size,
+        lambda f: f.cluster_ctas > MAX_CLUSTER,
+        lambda f: f.cluster_ctas,
         MAX_CLUSTER,
         "a cluster beyond the portable size does not launch: the process aborts",
     ),
@@ -82,11 +82,20 @@ HARDWARE_RULES: tuple[Rule, ...] = (
         "the last parts of k lie beyond its end: CTAs that sum zeros",
     ),
     rule(
+        "combine",
+        "run",
+        None,
+        lambda f: (f.c.combine == "cluster") & (f.c.split_k == 1),
+        lambda f: f.c.split_k,
+        "2 parts or more",
+        "there are no parts that a cluster could add: combine says nothing",
+    ),
+    rule(
         "max_sms",
         "launch",
         None,
-        lambda f: (f.c.max_sms != 0) & ((f.c.max_sms < f.cluster_size) | (f.c.persistent == False)),  # noqa: E712 - arrays
-        lambda f: (f.c.max_sms, f.cluster_size, f.c.persistent),
+        lambda f: (f.c.max_sms != 0) & ((f.c.max_sms < f.cluster_ctas) | (f.c.persistent == False)),  # noqa: E712 - arrays
+        lambda f: (f.c.max_sms, f.cluster_ctas, f.c.persistent),
         "0, or a cap that a whole cluster fits, of a persistent kernel",
         "the cap cannot be kept: a cluster takes more SMs, or CTAs are launched for all tiles at once",
     ),

@@ -48,6 +48,8 @@ def build(
         matrix.check_view()
     buffer_types(geometry)  # what no buffer can be fails here, whichever scope it lies in
     has_cluster = geometry.cluster_size > 1
+    parts = (geometry.exchanging_ctas,) if geometry.exchanges_parts else ()
+    cluster = (config.cluster_m, config.cluster_n, *parts)
     scratch = [scope for scope in config.scopes.scopes if scope.place == "scratch"]
     kernel = plgpu.kernel(
         functools.partial(_kernel_body, geometry, config.pdl and interpret is None),
@@ -57,8 +59,8 @@ def build(
         scratch_types=scope_types(geometry, scratch[0]) if scratch else (),
         grid=(geometry.grid_clusters,),
         grid_names=(CLUSTER_GRID_AXIS,),
-        cluster=(config.cluster_m, config.cluster_n) if has_cluster else (),
-        cluster_names=CLUSTER_AXES if has_cluster else (),
+        cluster=cluster if has_cluster else (),
+        cluster_names=CLUSTER_AXES[: len(cluster)] if has_cluster else (),
         num_threads=config.compute_wgs + 1,
         thread_name=WG_AXIS,
         kernel_name="hopper_matmul",
@@ -84,10 +86,10 @@ def _padded_to(operand: jax.Array, shape: tuple[int, int]) -> jax.Array:
 def _result(geometry: Geometry, sums: jax.Array) -> jax.Array:
     """Returns (m, n), after the batch if any, from what the kernel stored.
 
-    Parts of k are added always in their order, so that the result is the same bit for bit.
+    Stored parts of k are added always in their order, so that the result is the same bit for bit.
     """
     problem = geometry.problem
-    if geometry.config.split_k > 1:
+    if geometry.stores_parts:
         batch = () if problem.batch == 1 else (problem.batch,)
         sums = functools.reduce(
             jnp.add, sums.reshape(geometry.config.split_k, *batch, *geometry.sums.shape)

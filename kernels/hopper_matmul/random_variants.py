@@ -24,6 +24,7 @@ _VALUES = {
     "persistent": (True, False),
     "swap_ab": (True, True, False),
     "split_k": (1, 2, 4, 7, 100),
+    "combine": ("kernel", "cluster", "cluster", "cluster"),
     "edges": ("pad", "view", "view"),
     "pdl": (True, False),
     "max_sms": (0, 1, 16, 200),

@@ -30,10 +30,11 @@ class Rates:
         tile_us: A tile's start and end.
         cta_us: A CTA's start, where each tile has its own.
         add_us, add_bytes: Adding parts of k: a kernel of its own, and its rate.
+        exchange_us, exchange_bytes: Adding them in a cluster: the wait for the others, and what one SM sends.
         pad_us, pad_bytes: Copying an operand into one that TMA can clip: likewise.
         narrow, narrow_read: Powers of 128 bytes over the swizzle by which shared memory and reads slow down.
         clusters_of_4: How many clusters of four fit at once: fewer than a quarter of the SMs, since a cluster lies in
-            one GPC. A persistent kernel of one more takes twice as long.
+            one GPC. A persistent kernel of one more takes twice as long. Others of three and more fill as many SMs.
         sharpness: Of the maximum of a step's terms: what is nearly as slow as the slowest costs something too.
         overlap: Likewise of the CTAs' time and device memory's.
     """
@@ -57,6 +58,8 @@ class Rates:
     cta_us: float
     add_us: float
     add_bytes: float
+    exchange_us: float
+    exchange_bytes: float
     pad_us: float
     pad_bytes: float
     narrow: float
@@ -88,6 +91,9 @@ _H200 = Rates(
     cta_us=0.395,
     add_us=1.74,
     add_bytes=6180000.0,
+    # None of those exchanged parts: these two are from 22 configurations of two parts, each with both ways of adding.
+    exchange_us=2.0,
+    exchange_bytes=30000.0,
     pad_us=0.928,
     pad_bytes=3720000.0,
     narrow=0.286,

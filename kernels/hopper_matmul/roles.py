@@ -13,9 +13,10 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from hopper_matmul.allocation import ACC_DTYPE, WG_AXIS, enter, scopes_at
+from hopper_matmul.exchange import give_back, own_sums, send_parts, stores
 from hopper_matmul.geometry import Geometry, Matrix
 from hopper_matmul.scopes import Scope
-from hopper_matmul.walk import Tile, for_each_tile, tile_count
+from hopper_matmul.walk import PARTS_AXIS, Tile, for_each_tile, tile_count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,8 +79,10 @@ def _load_steps(geometry: Geometry, operands: Operands, refs: dict[str, Any], ti
     full, consumed = refs["barriers"]["full"], refs["barriers"]["consumed"]
     is_lhs_turned, is_rhs_turned = (letter == "t" for letter in geometry.problem.layout)
     batch = geometry.problem.batch
-    product = lax.rem(tile.plane, batch) if config.split_k > 1 else tile.plane
-    first_step = lax.div(tile.plane, batch) * geometry.k_steps if config.split_k > 1 else 0
+    product = lax.rem(tile.plane, batch) if geometry.stores_parts else tile.plane
+    part = lax.div(tile.plane, batch) if geometry.stores_parts else 0
+    part = lax.axis_index(PARTS_AXIS) if geometry.exchanges_parts else part
+    first_step = part * geometry.k_steps
     first_row, first_column = tile.m_index * config.tile_m, tile.n_index * config.tile_n
     lhs_product = product if geometry.problem.lhs_batch > 1 else None
     rhs_product = product if geometry.problem.rhs_batch > 1 else None
@@ -227,41 +230,58 @@ def _store_tile(
     geometry: Geometry, operands: Operands, tile: Tile, refs: dict[str, Any], sums: jax.Array
 ) -> None:
     """Rounds a warpgroup's sums once and stores them through SMEM, piece by piece, with TMA."""
+    if geometry.exchanges_parts:
+        send_parts(geometry, tile, refs, sums)
+    else:
+        sums = sums.astype(geometry.sums_dtype)
+    if geometry.config.scopes.is_union:
+        # The other warpgroups may still multiply from the bytes that this one is about to write.
+        plgpu.barrier_arrive(refs["barriers"]["sums_read"])
+        plgpu.barrier_wait(refs["barriers"]["sums_read"])
+    for piece in range(geometry.pieces_m * geometry.pieces_n):
+        store = functools.partial(_store_piece, geometry, operands, tile, refs, sums, piece)
+        if geometry.exchanges_parts:
+            pl.when(stores(geometry, piece))(store)
+        else:
+            store()
+    if geometry.exchanges_parts:
+        give_back(geometry, tile, refs)
+    if geometry.config.scopes.shares_bytes:
+        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+    if geometry.config.scopes.is_union:
+        plgpu.barrier_arrive(refs["barriers"]["stored"].at[0])
+
+
+def _store_piece(
+    geometry: Geometry, operands: Operands, tile: Tile, refs: dict[str, Any], sums: jax.Array, piece: int
+) -> None:
     config = geometry.config
     wg = lax.axis_index(WG_AXIS)
     plane = tile.plane if geometry.planes > 1 else None
     first_row = tile.m_index * config.tile_m + (wg * geometry.wg_m if geometry.splits("m") else 0)
     first_column = tile.n_index * config.tile_n + (wg * geometry.wg_n if geometry.splits("n") else 0)
-    rounded = sums.astype(geometry.sums_dtype)
     is_turned = config.swap_ab and not geometry.lies_turned  # on its way through SMEM
-    if geometry.config.scopes.is_union:
-        # The other warpgroups may still multiply from the bytes that this one is about to write.
-        plgpu.barrier_arrive(refs["barriers"]["sums_read"])
-        plgpu.barrier_wait(refs["barriers"]["sums_read"])
-    pieces_n = geometry.wg_n // config.epi_n
-    # Where stores are left out, how many are in flight is not known here.
-    in_flight = 0 if geometry.has_pieces_outside else geometry.epilogue_slots - 1
-    for piece in range((geometry.wg_m // config.epi_m) * pieces_n):
-        row, column = piece // pieces_n * config.epi_m, piece % pieces_n * config.epi_n
-        place = (wg, piece % geometry.epilogue_slots)
-        staged = refs["epilogue"].at[place]
-        plgpu.wait_smem_to_gmem(in_flight, wait_read_only=True)
-        rows, columns = slice(row, row + config.epi_m), slice(column, column + config.epi_n)
-        _facing(is_turned, staged)[...] = rounded[_turned(config.swap_ab, rows, columns)]
-        plgpu.commit_smem()
-        out_rows = pl.ds(first_row + row, config.epi_m)
-        out_columns = pl.ds(first_column + column, config.epi_n)
-        copy = functools.partial(
-            plgpu.copy_smem_to_gmem,
-            refs["epilogue_view"].at[place],
-            operands.out.at[_in_plane(plane, *_turned(geometry.lies_turned, out_rows, out_columns))],
-        )
-        if geometry.has_pieces_outside:
-            is_inside = (out_rows.start < geometry.problem.m) & (out_columns.start < geometry.problem.n)
-            pl.when(is_inside)(copy)
-        else:
-            copy()
-    if config.scopes.shares_bytes:
-        plgpu.wait_smem_to_gmem(0, wait_read_only=True)
-    if geometry.config.scopes.is_union:
-        plgpu.barrier_arrive(refs["barriers"]["stored"].at[0])
+    turn = piece // geometry.exchanging_ctas  # among the pieces that this CTA stores
+    place = (wg, turn % geometry.epilogue_slots)
+    # Where stores are left out, how many are in flight is not known here; nor is it at a tile's start, since the tile
+    # before may have ended in either slot.
+    in_flight = 0 if geometry.has_pieces_outside or turn == 0 else geometry.epilogue_slots - 1
+    plgpu.wait_smem_to_gmem(in_flight, wait_read_only=True)
+    rows, columns = geometry.piece_at(piece)
+    own = sums[geometry.piece_in_sums(piece)]
+    if geometry.exchanges_parts:
+        own = own_sums(geometry, refs, own, piece).astype(geometry.sums_dtype)
+    _facing(is_turned, refs["epilogue"].at[place])[...] = own
+    plgpu.commit_smem()
+    out_rows = pl.ds(first_row + rows.start, config.epi_m)
+    out_columns = pl.ds(first_column + columns.start, config.epi_n)
+    copy = functools.partial(
+        plgpu.copy_smem_to_gmem,
+        refs["epilogue_view"].at[place],
+        operands.out.at[_in_plane(plane, *_turned(geometry.lies_turned, out_rows, out_columns))],
+    )
+    if geometry.has_pieces_outside:
+        is_inside = (out_rows.start < geometry.problem.m) & (out_columns.start < geometry.problem.n)
+        pl.when(is_inside)(copy)
+    else:
+        copy()

@@ -38,6 +38,7 @@ _KNOBS: dict[str, tuple[Any, ...]] = {
     "memory_registers": (40,),
     "tile_k": (32, 64, 128),
     "split_k": (1,),
+    "combine": ("kernel",),
     "epi_m": (64, 128),
     "epi_n": (32, 64, 128),
     "cluster_m": (1, 2),
@@ -82,6 +83,7 @@ def default_knobs(problem: Problem, device: Device) -> dict[str, tuple[Any, ...]
     knobs["split_k"] = _splits(problem, device)
     if len(knobs["split_k"]) > 1:
         knobs["raster_width"] = (8,)  # any: so few tiles are all walked at once
+        knobs["combine"] = ("kernel", "cluster")
     for config in heuristic_configs(
         problem, device
     ):  # the untuned choices are tried first, so they are in it

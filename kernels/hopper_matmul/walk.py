@@ -14,7 +14,8 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from hopper_matmul.geometry import Geometry
 
 CLUSTER_GRID_AXIS = "clusters"
-CLUSTER_AXES = ("cluster_m", "cluster_n")
+PARTS_AXIS = "parts"
+CLUSTER_AXES = ("cluster_m", "cluster_n", PARTS_AXIS)
 
 
 @dataclass(frozen=True, kw_only=True)

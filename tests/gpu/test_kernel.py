@@ -60,6 +60,35 @@ PARTS = [
     ({"m": 64, "n": 4096, "k": 4096}, SWAPPED | {"split_k": 3, "persistent": False}),
     ({"batch": 3, "m": 200, "n": 136, "k": 4096, "layout": "nt"}, {"split_k": 4, "cluster_m": 2}),
 ]
+CLUSTERS = [
+    ({"m": 16, "n": 4096, "k": 4096}, SWAPPED | {"tile_m": 16, "epi_m": 8, "split_k": 4}),
+    (
+        {"m": 64, "n": 4096, "k": 14336},
+        {"tile_m": 64, "tile_n": 64, "compute_wgs": 1, "epi_n": 32, "split_k": 2},
+    ),
+    ({"m": 300, "n": 300, "k": 16384}, {"tile_n": 96, "epi_n": 16, "split_k": 8}),
+    ({"m": 1, "n": 8192, "k": 8192}, SWAPPED | {"tile_m": 8, "epi_m": 8, "split_k": 2, "persistent": False}),
+    # 192 tiles and 66 clusters: buffers and barriers come round again
+    ({"m": 1536, "n": 2048, "k": 1024}, {"tile_n": 128, "split_k": 2, "stages": 3}),
+    (
+        {"m": 1536, "n": 2048, "k": 1024, "out_dtype": "float32"},
+        {"tile_n": 128, "split_k": 2, "scopes": "union"},
+    ),
+    ({"m": 1536, "n": 2048, "k": 1024}, {"tile_n": 128, "split_k": 2, "scopes": "sequential"}),
+    (
+        {"m": 1536, "n": 2048, "k": 1024},
+        {"tile_n": 128, "split_k": 2, "cluster_m": 2, "cluster_n": 2, "stages": 3},
+    ),
+    (
+        {"m": 333, "n": 1111, "k": 2049},
+        {"tile_m": 192, "tile_n": 96, "compute_wgs": 3, "epi_n": 32, "split_k": 3},
+    ),
+    (
+        {"batch": 3, "m": 200, "n": 136, "k": 4096, "layout": "nt"},
+        {"split_k": 4, "epi_n": 32, "tile_k": 128, "stages": 2},
+    ),
+]
+CLUSTERS = [(sizes, knobs | {"combine": "cluster"}) for sizes, knobs in CLUSTERS]
 BATCHES = [
     ({"batch": 64, "m": 64, "n": 64, "k": 256}, {"tile_m": 64, "tile_n": 64, "compute_wgs": 1}),
     ({"batch": 5, "m": 257, "n": 129, "k": 65, "layout": "tt"}, {}),
@@ -186,9 +215,17 @@ def test_edges_are_clipped_and_give_the_right_bits_twenty_times():
     assert_exact([{"problem": sizes, "knobs": knobs} for sizes, knobs in ends])
 
 
-@pytest.mark.parametrize(
-    "family", [OUTSIDE, PARTS, BATCHES, ODD, SHARED], ids=["outside", "parts", "batches", "odd", "shared"]
-)
+FAMILIES = {
+    "outside": OUTSIDE,
+    "parts": PARTS,
+    "clusters": CLUSTERS,
+    "batches": BATCHES,
+    "odd": ODD,
+    "shared": SHARED,
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 def test_each_family_gives_the_right_bits_twenty_times(family):
     assert_exact([{"problem": sizes, "knobs": knobs} for sizes, knobs in family])
 

@@ -7,6 +7,7 @@ What that mode cannot do is checked on a GPU instead (tests/gpu/test_kernel.py):
   the data it waits for, half of which the CTA itself multicasts. Without that it can happen, and values go wrong.
 - A scope in the tile loop gets new memory for each tile, which a peer may then write before it is there.
 - It refuses to read bytes in one view that were written in the other (`edges: view`).
+- It has no stores to a peer's memory: tests/helpers/interpret_peers.py adds them.
 """
 
 import json
@@ -170,6 +171,41 @@ def test_sizes_that_tma_refuses_are_padded(sizes):
 
 def test_a_cap_on_sms_leaves_the_others_idle():
     assert_right(interpret(sm_count=4, knobs={"max_sms": 1}))
+
+
+@pytest.mark.parametrize(
+    ("knobs", "problem", "sm_count"),
+    [
+        # 8 tiles on 2 clusters, two pieces a warpgroup: each CTA sends one and stores one
+        ({"split_k": 2, "epi_n": 32}, {}, 4),
+        # one piece a warpgroup: one CTA stores, and the other only sends
+        ({"split_k": 2, "persistent": False}, {"m": 128, "out_dtype": "float32"}, 4),
+        # 8 steps in parts of 3: the last part ends a step beyond k; 3 CTAs share one piece of a warpgroup
+        ({"split_k": 3, "compute_wgs": 3, "tile_m": 192}, {"m": 384, "n": 128, "k": 512}, 6),
+        (SWAPPED | {"split_k": 2, "epi_m": 8}, {"m": 17, "n": 256}, 4),
+        (SWAPPED | {"split_k": 2, "scopes": "union"}, {"m": 40, "n": 256, "layout": "tn"}, 4),
+        (
+            {"split_k": 2, "epi_n": 32, "scopes": "sequential"},
+            {"batch": 3, "m": 64, "n": 64, "k": 128, "layout": "nt"},
+            4,
+        ),
+    ],
+    ids=str,
+)
+def test_parts_of_k_are_added_up_in_a_cluster(knobs, problem, sm_count):
+    result = interpret(sm_count=sm_count, knobs=knobs | {"combine": "cluster"}, problem=problem)
+    assert_right(result, problem.get("out_dtype", "bfloat16"))
+
+
+def test_parts_sent_before_those_of_the_tile_before_were_read_are_found():
+    knobs = {"split_k": 2, "combine": "cluster"}
+    assert interpret(sm_count=4, knobs=knobs, without_awaiting_room=True)["races"]
+
+
+def test_a_tile_of_three_pieces_leaves_no_store_in_flight_that_the_next_tile_overwrites():
+    # Two staging slots: the last piece of a tile and the first of the next lie in the same one.
+    knobs = {"compute_wgs": 1, "tile_m": 64, "tile_n": 192, "epi_n": 64}
+    assert_right(interpret(sm_count=1, knobs=knobs, problem={"m": 128, "n": 384, "k": 64}))
 
 
 def test_union_without_its_barriers_is_a_race_that_is_found():

@@ -98,10 +98,22 @@ BREAKERS = {
     "threads": {"compute_wgs": 16, "tile_m": 1024},
     "swizzle": {"tile_k": 8},
     "epilogue_swizzle": {"epi_n": 8},
+    "exchange_swizzle": {"split_k": 2, "combine": "cluster", "swap_ab": True, "wg_split": "n", "epi_m": 12},
     "tiling": {"epi_m": 12},
     "registers": {"memory_registers": 100},
     "smem": {"stages": 8, "tile_m": 256},
     "barriers": {"stages": 33, "tile_k": 16, "tile_m": 64, "compute_wgs": 1, "tile_n": 64},
+    "exchange_barriers": {
+        # 66 pieces of 64x16 are shared out among two CTAs.
+        "split_k": 2,
+        "combine": "cluster",
+        "compute_wgs": 3,
+        "tile_m": 192,
+        "tile_n": 352,
+        "epi_n": 16,
+        "stages": 1,
+        "tile_k": 32,
+    },
     "main": {"scopes": PLANS["acc_collective"]},
     "b": {"scopes": PLANS["smem_private"]},
     "discharge": {"scopes": PLANS["acc_outermost"]},
@@ -136,6 +148,7 @@ BREAKERS = {
     "cluster": {"cluster_m": 4, "cluster_n": 4},
     "memory": {"problem": {"m": 2**20, "n": 2**20}},
     "parts": {"split_k": 65},
+    "combine": {"combine": "cluster"},
     "max_sms": {"max_sms": 8, "persistent": False},
     "divergent": {"scopes": PLANS["epilogue_in_compute"]},
     "peer_ring": {"scopes": PLANS["sequential"], "cluster_m": 2},
@@ -180,6 +193,12 @@ def test_message_of_an_illegal_plan_is_the_compilers_own(plan):
         ({"scopes": PLANS["sequential"]}, 4 * 2 * 16_384 + 64),
         # nested scopes add up like one
         ({"scopes": PLANS["nested"]}, 4 * 2 * 16_384 + 4 * 8_192 + 64),
+        # of each warpgroup's two pieces a CTA stores one, which needs one slot, and of which three parts come in;
+        # a barrier for each warpgroup's piece, and one for its room
+        (
+            {"split_k": 4, "combine": "cluster", "stages": 2},
+            2 * 2 * 16_384 + 2 * 8_192 + 2 * 3 * 16_384 + 8 * (4 + 2 + 2),
+        ),
         # one epilogue piece needs one slot: 2 warpgroups x 64x128
         ({"epi_n": 128, "stages": 2}, 2 * 2 * 16_384 + 2 * 16_384 + 32),
     ],
@@ -195,6 +214,7 @@ def test_smem_is_counted_to_the_byte(knobs, smem_bytes):
     [
         ({"compute_wgs": 1, "tile_m": 64}, {"wg_split": "n"}),  # one warpgroup has nothing to share out
         ({"tile_m": 512, "tile_n": 32, "epi_n": 32, "tile_k": 32}, {"persistent": False}),  # one tile a CTA
+        ({}, {"combine": "cluster"}),  # one part has nothing to be combined with
     ],
 )
 def test_knobs_that_change_nothing_give_the_same_module(knobs, same):

@@ -147,6 +147,22 @@ def test_the_order_of_pairs_that_were_measured(sizes, faster, slower):
     assert us(problem(*sizes), **base | faster) < us(problem(*sizes), **base | slower)
 
 
+def test_a_cluster_that_adds_parts_saves_the_kernel_that_does_and_pays_for_the_exchange():
+    p = problem(64, 4096, 14336)
+    knobs = {"tile_m": 64, "tile_n": 64, "tile_k": 128, "compute_wgs": 1, "epi_n": 32, "split_k": 2}
+    added, exchanged = (
+        explain(p, Config.from_knobs(knobs | {"combine": c}), DEVICE) for c in ("kernel", "cluster")
+    )
+    rates = rates_of(DEVICE)
+    assert added.terms_us["add"] > added.terms_us["exchange"] == exchanged.terms_us["add"] == 0
+    # 64 tiles in 64 clusters of two: each CTA sends half of its 64 x 64 float32 sums, once.
+    sent = rates.exchange_us + 64 * 64 * 4 / 2 / rates.exchange_bytes
+    assert exchanged.terms_us["exchange"] == pytest.approx(sent)
+    # What is stored is the result in two bytes, and not two parts in four.
+    saved = 64 * 4096 * (2 * 4 - 2) / rates.hbm_bytes
+    assert added.terms_us["hbm"] - exchanged.terms_us["hbm"] == pytest.approx(saved)
+
+
 def test_three_clusters_of_four_too_many_cost_a_persistent_kernel_a_turn():
     # 6 x 11 = 66 clusters of four 128 x 128 tiles. The SMs have 33 seats, two tiles for each, but 30 clusters fit at
     # once: the last three begin when the others have walked their two. Launched as 30, they walk three at most.

@@ -73,15 +73,30 @@ def test_arrays_and_numbers_give_the_same_verdict():
         ("wgmma_m", {"tile_m", "tile_n", "swap_ab", "compute_wgs", "wg_split"}),
         (
             "smem",
-            # of split_k, since parts of k are staged as float32
+            # of split_k and combine, since parts of k are staged as float32, or other CTAs' come into buffers
             {"tile_m", "tile_n", "tile_k", "stages", "compute_wgs", "wg_split", "epi_m", "epi_n"}
-            | {"scopes", "split_k"},
+            | {"scopes", "split_k", "combine"},
         ),
     ],
 )
 def test_knobs_that_a_rule_reads_are_found(rule_id, knobs):
     rule = next(rule for rule in RULES if rule.id == rule_id)
     assert knobs_read(rule, PROBLEM, DEVICE) == knobs
+
+
+def test_a_cluster_that_adds_parts_is_tried_where_parts_are_and_takes_eight_ctas_at_most():
+    assert space_of(PROBLEM, DEVICE, {}).knobs["combine"] == ("kernel",)
+    space = space_of(
+        Problem(m=64, n=4096, k=14336), DEVICE, {"cluster_m": [1, 2], "tile_m": [64], "tile_n": [64]}
+    )
+    codes, names = space.legal().codes, list(space.knobs)
+    of = {
+        name: np.array(space.knobs[name])[codes[:, names.index(name)]]
+        for name in ("combine", "split_k", "cluster_m")
+    }
+    adds = of["combine"] == "cluster"
+    assert set(of["split_k"][adds]) == {2, 3, 4, 5, 6, 8}
+    assert max(of["split_k"][adds] * of["cluster_m"][adds]) == 8
 
 
 def test_knobs_round_trip():
@@ -106,6 +121,7 @@ def test_a_missing_knob_is_neutral():
         ({"persistent": [1]}, "persistent", "true, false"),
         ({"scopes": ["jiont"]}, "scopes", "did you mean 'joint'"),
         ({"wg_split": ["k"]}, "wg_split", "m, n"),
+        ({"combine": ["clusters"]}, "combine", "did you mean 'cluster'"),
     ],
 )
 def test_wrong_narrowing_is_named_with_what_is_allowed(narrowing, key, says):
