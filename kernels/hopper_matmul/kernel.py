@@ -23,12 +23,12 @@ from hopper_matmul.hardware import Device
 from hopper_matmul.leading import flattened
 from hopper_matmul.problem import Problem
 from hopper_matmul.roles import Operands, compute_role, memory_role
-from hopper_matmul.walk import CLUSTER_AXES, CLUSTER_GRID_AXIS
+from hopper_matmul.walk import CLUSTER_AXES, CLUSTER_GRID_AXIS, walk_by
 
 
 def build(
-    problem: Problem, config: Config, device: Device, *, interpret: Any = None
-) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    problem: Problem, config: Config, device: Device, *, by_table: bool = False, interpret: Any = None
+) -> Callable[..., jax.Array]:
     """Returns the product as a function of its operands, to be jitted, traced or lowered. Needs no GPU.
 
     Args:
@@ -36,6 +36,8 @@ def build(
             function returns (m, n) of `out_dtype`, likewise. Leading dimensions may be any, see `leading.flattened`.
         config: Any variant, legal or not: what is wrong with it shows when the function is traced or lowered.
         device: Its SM count sizes the grid of a persistent kernel.
+        by_table: The function takes a third operand, what `tile_table` returns for any configuration that differs
+            from this one in `grid_minor` and `raster_width` only, and walks the tiles as that one does.
         interpret: Passed to `plgpu.kernel`; `plgpu.InterpretGPUParams` checks numbers and races on a CPU.
 
     Raises:
@@ -52,7 +54,7 @@ def build(
     cluster = (config.cluster_m, config.cluster_n, *parts)
     scratch = [scope for scope in config.scopes.scopes if scope.place == "scratch"]
     kernel = plgpu.kernel(
-        functools.partial(_kernel_body, geometry, config.pdl and interpret is None),
+        functools.partial(_kernel_body, geometry, config.pdl and interpret is None, by_table),
         out_type=jax.ShapeDtypeStruct(
             (*(() if geometry.planes == 1 else (geometry.planes,)), *geometry.sums.shape), geometry.sums_dtype
         ),
@@ -68,9 +70,9 @@ def build(
         compiler_params=plgpu.CompilerParams(lowering_semantics=plgpu.LoweringSemantics.Warpgroup),
     )
 
-    def product(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
+    def product(lhs: jax.Array, rhs: jax.Array, *table: jax.Array) -> jax.Array:
         lhs, rhs, shape = flattened(problem, lhs, rhs)
-        sums = kernel(_padded_to(lhs, geometry.lhs.shape), _padded_to(rhs, geometry.rhs.shape))
+        sums = kernel(_padded_to(lhs, geometry.lhs.shape), _padded_to(rhs, geometry.rhs.shape), *table)
         result = _result(geometry, sums)
         return result if result.shape == shape else result.reshape(shape)
 
@@ -99,11 +101,12 @@ def _result(geometry: Geometry, sums: jax.Array) -> jax.Array:
     return sums[..., : problem.m, : problem.n]
 
 
-def _kernel_body(geometry: Geometry, has_pdl: bool, lhs: Any, rhs: Any, out: Any, **scratch: Any) -> None:
-    operands = Operands(lhs=lhs, rhs=rhs, out=out)
+def _kernel_body(geometry: Geometry, has_pdl: bool, by_table: bool, *refs: Any, **scratch: Any) -> None:
     if has_pdl:
         plgpu.griddepcontrol_launch_dependents()
         plgpu.griddepcontrol_wait()
+    lhs, rhs, *table, out = refs
+    operands = Operands(lhs=lhs, rhs=rhs, out=out, walk=walk_by(geometry, table[0] if by_table else None))
 
     def roles(refs: dict[str, Any]) -> None:
         is_compute = lax.axis_index(WG_AXIS) < geometry.config.compute_wgs

@@ -16,12 +16,12 @@ from hopper_matmul.allocation import ACC_DTYPE, WG_AXIS, enter, scopes_at
 from hopper_matmul.exchange import give_back, own_sums, send_parts, stores
 from hopper_matmul.geometry import Geometry, Matrix
 from hopper_matmul.scopes import Scope
-from hopper_matmul.walk import PARTS_AXIS, Tile, for_each_tile, tile_count
+from hopper_matmul.walk import PARTS_AXIS, Tile, Walk, for_each_tile, tile_count
 
 
 @dataclass(frozen=True, kw_only=True)
 class Operands:
-    """The kernel's refs in device memory.
+    """The kernel's refs in device memory, and the order of its tiles.
 
     Attributes:
         lhs, rhs: As the problem's layout stores them, after the batch where there is one that has its own.
@@ -31,6 +31,7 @@ class Operands:
     lhs: Any
     rhs: Any
     out: Any
+    walk: Walk
 
 
 def _turned(is_turned: bool, rows: Any, columns: Any) -> tuple[Any, Any]:
@@ -69,7 +70,7 @@ def memory_role(geometry: Geometry, operands: Operands, refs: dict[str, Any]) ->
         if epilogue:
             enter(geometry, epilogue, refs, lambda _: None)
 
-    for_each_tile(geometry, load_tile)
+    for_each_tile(geometry, operands.walk, load_tile)
     _await_peers(geometry, refs)
 
 
@@ -168,7 +169,7 @@ def compute_role(geometry: Geometry, operands: Operands, refs: dict[str, Any]) -
         geometry,
         scopes_at(geometry, "compute"),
         refs,
-        lambda refs: for_each_tile(geometry, functools.partial(compute_tile, refs)),
+        lambda refs: for_each_tile(geometry, operands.walk, functools.partial(compute_tile, refs)),
     )
     plgpu.wait_smem_to_gmem(0, wait_read_only=True)
 

@@ -2,7 +2,8 @@
 
 A process of its own, since a deadlock of the kernel hangs the interpreter: `python -m tests.helpers.interpret_case
 '{"knobs": {...}, "problem": {...}, "sm_count": 2}'`. "leading" splits the batch of what
-has one, or the rows of an lhs without one.
+has one, or the rows of an lhs without one; with "walked_as" the tiles are walked by the table
+of a configuration with these knobs.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from hopper_matmul import exchange, roles
 from hopper_matmul.config import Config
+from hopper_matmul.geometry import Geometry
 from hopper_matmul.hardware import KNOWN
 from hopper_matmul.kernel import build
 from hopper_matmul.legality import check
 from hopper_matmul.problem import Problem
 from hopper_matmul.reference import operands
 from hopper_matmul.scopes import ScopePlan
+from hopper_matmul.walk import tile_table
 from tests.helpers.interpret_peers import store_to_peers
 
 
@@ -48,8 +51,14 @@ def main(case: dict) -> dict:
         exchange._await_room = roles.give_back = lambda *_: None
     lhs, rhs = (_split(each, case.get("leading")) for each in operands(problem, 0))
     interpret = plgpu.InterpretGPUParams(detect_races=True)
+    order = case.get("walked_as")
+    table = ()
+    if order is not None:
+        ordered = dataclasses.replace(config, **order)
+        table = (jax.numpy.asarray(tile_table(Geometry(problem=problem, config=ordered, device=device))),)
+    function = build(problem, config, device, by_table=bool(table), interpret=interpret)
     try:
-        out = np.asarray(jax.jit(build(problem, config, device, interpret=interpret))(lhs, rhs), np.float64)
+        out = np.asarray(jax.jit(function)(lhs, rhs, *table), np.float64)
     except Exception as error:
         # jax 0.12 raises at a race, 0.11 goes on and remembers it; both raise where a barrier runs ahead of who waits.
         ahead = ("no threads observed phase", "must observe each barrier completion")

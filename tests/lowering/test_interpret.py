@@ -169,6 +169,20 @@ def test_sizes_that_tma_refuses_are_padded(sizes):
     assert_right(interpret(sm_count=2, knobs={}, problem=sizes))
 
 
+@pytest.mark.parametrize(
+    ("knobs", "order", "problem"),
+    [
+        ({}, {"raster_width": 3, "grid_minor": "n"}, {"n": 320}),
+        ({"persistent": False, "cluster_m": 2}, {"raster_width": 1}, {}),
+        ({"cluster_n": 2, "delay_release": 1}, {"raster_width": 16, "grid_minor": "n"}, {}),
+        ({"split_k": 2}, {"raster_width": 1, "grid_minor": "n"}, {"batch": 2, "k": 128}),
+    ],
+    ids=str,
+)
+def test_tiles_walked_by_a_table_are_right_and_free_of_races(knobs, order, problem):
+    assert_right(interpret(sm_count=4, knobs=knobs, problem=problem, walked_as=order))
+
+
 def test_a_cap_on_sms_leaves_the_others_idle():
     assert_right(interpret(sm_count=4, knobs={"max_sms": 1}))
 
