@@ -99,6 +99,13 @@ def whole(value: object, place: Place, low: int, high: int) -> int:
     return value
 
 
+def truth(value: object, place: Place) -> bool:
+    """Returns true or false as they stand there."""
+    if not isinstance(value, bool):
+        raise place.refuses(value, "true, false")
+    return value
+
+
 def positive(value: object, place: Place, high: float) -> float:
     """Returns `value` if it is a number above 0 and up to `high`."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)

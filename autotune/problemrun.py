@@ -157,6 +157,7 @@ class ProblemRun:
             progress=stages.progress,
             job_ids=stages.job_ids,
             protocol=self.protocol,
+            runtime_knobs=self._runtime_knobs(),
             interrupted=self._interrupt.requested,
         )
         title = self._problem.describe()
@@ -167,6 +168,11 @@ class ProblemRun:
                 stages.progress.say(f"{title}: {screening.resumed} candidates recorded, going on")
             self._screen(screening, title, budget)
         return screening
+
+    def _runtime_knobs(self) -> tuple[str, ...]:
+        """Returns the knobs that candidates are screened with at run time; what only lowers is lowered as it ships."""
+        may_share = self._config.search.share_binaries and self._stages.evaluator.kind == "gpu"
+        return tuple(getattr(self._space, "runtime_knobs", ())) if may_share else ()
 
     def _screen(self, screening: Screening, title: str, budget: Budget) -> None:
         self._stages.progress.begin(title, budget)

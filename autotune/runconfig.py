@@ -47,12 +47,17 @@ RESULTS = Place(path="results")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSettings:
-    """How candidates are picked; `candidates` and `seconds` are per problem, whichever ends first."""
+    """How candidates are picked; `candidates` and `seconds` are per problem, whichever ends first.
+
+    Attributes:
+        share_binaries: Candidates that differ in the target's run-time knobs alone are screened with one executable.
+    """
 
     sampler: Sampler = "auto"
     seed: int = 0
     candidates: int = 200
     seconds: float = 60.0
+    share_binaries: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,22 +157,18 @@ def override(
         InputError: Names the option and what it allows.
     """
     asked = {"candidates": candidates, "seconds": seconds, "seed": seed}
-    kept = {
-        "candidates": config.search.candidates,
-        "seconds": config.search.seconds,
-        "seed": config.search.seed,
-        "sampler": config.search.sampler,
+    given = {
+        key: _SEARCH_CHECKS[key](value, Place(path=f"--{key}"))
+        for key, value in asked.items()
+        if value is not None
     }
-    for key, value in asked.items():
-        if value is not None:
-            kept[key] = _SEARCH_CHECKS[key](value, Place(path=f"--{key}"))
     if evaluator is not None:
         fields.choice(evaluator, Place(path="--evaluator"), EVALUATORS)
         config = replace(config, evaluator=cast(EvaluatorChoice, evaluator))
     if results is not None:
         place = Place(path="--results")
         config = replace(config, results=results_folder(results, place), results_place=place)
-    return replace(config, search=SearchSettings(**kept))
+    return replace(config, search=replace(config.search, **given))
 
 
 def results_folder(value: object, place: Place) -> Path:
@@ -260,6 +261,7 @@ _SEARCH_CHECKS = {
     "seed": lambda value, place: fields.whole(value, place, 0, MAX_SEED),
     "candidates": lambda value, place: fields.whole(value, place, 1, MAX_CANDIDATES),
     "seconds": lambda value, place: fields.positive(value, place, MAX_SECONDS),
+    "share_binaries": fields.truth,
 }
 _PROTOCOL_CHECKS = {
     "timer": lambda value, place: fields.choice(value, place, ("auto", "cupti", "chain")),

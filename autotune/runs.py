@@ -140,6 +140,7 @@ def recorded_space(
         knobs=knobs,
         rows=rows,
         rival_us=min(rivals, key=statistics.median, default=()),
+        shares_binaries=any(result.lowered and result.lowered.shares_binary for _, result in found.rows),
     )
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from autotune.lanes import fixed_order
@@ -17,6 +17,10 @@ ScreenResult = Measured | LoweredOnly | Failed
 
 _POLL_S = 0.25
 _NEWS_INTERVAL_S = 2.0
+# One more candidate of a binary that a worker holds takes a tenth of the time of one that must be compiled, but as much
+# of the budget of candidates: so only what is this near to the best gets company, and so many at once.
+_PROMISING = 1.02
+_SIBLINGS = 3
 
 
 class Screening:
@@ -40,15 +44,18 @@ class Screening:
         progress: Progress,
         job_ids: Iterator[int],
         protocol: Any = None,
+        runtime_knobs: Collection[str] = (),
         interrupted: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._target, self._problem, self._device = target, problem, device
         self._evaluator, self._searcher, self._ledger = evaluator, searcher, ledger
-        self._protocol = protocol
+        self._protocol, self._runtime_knobs = protocol, frozenset(runtime_knobs)
         self._budget, self._progress, self._job_ids = budget, progress, job_ids
         self._interrupted, self._clock = interrupted, clock
         self._in_flight: dict[int, dict[str, Any]] = {}
+        self._binaries: dict[int, str | int] = {}  # of what is in flight; a number where it shares none
+        self._siblings: deque[dict[str, Any]] = deque()
         self._results: dict[str, tuple[dict[str, Any], ScreenResult]] = {}
         self._failed: Counter[str] = Counter()
         self._best_us: float | None = None
@@ -97,7 +104,7 @@ class Screening:
         self._ledger.finish_screening(self._spent_s())
 
     def _fill(self) -> None:
-        while len(self._in_flight) < self._evaluator.capacity and self._may_submit():
+        while self._has_room() and self._may_submit():
             asked = self._next_legal()
             if asked is None:
                 return
@@ -106,9 +113,22 @@ class Screening:
             candidate = Candidate(
                 target=self._target.name, problem=self._problem, config=config, device=self._device
             )
+            binary = self._binary(knobs)
             self._in_flight[job_id] = knobs
+            self._binaries[job_id] = job_id if binary is None else binary
             self._submitted += 1
-            self._evaluator.submit(ScreenJob(job_id=job_id, candidate=candidate, protocol=self._protocol))
+            self._evaluator.submit(
+                ScreenJob(job_id=job_id, candidate=candidate, protocol=self._protocol, binary=binary)
+            )
+
+    def _has_room(self) -> bool:
+        """Whether workers have too little to compile; what waits for a binary that is there is no such work."""
+        return bool(self._siblings) or len(set(self._binaries.values())) < self._evaluator.capacity
+
+    def _binary(self, knobs: Knobs) -> str | None:
+        if not self._runtime_knobs:
+            return None
+        return fixed_order({name: value for name, value in knobs.items() if name not in self._runtime_knobs})
 
     def _may_submit(self) -> bool:
         candidates, seconds = self._budget.candidates, self._budget.seconds
@@ -117,7 +137,7 @@ class Screening:
         return seconds is None or self._spent_s() < seconds
 
     def _next_legal(self) -> tuple[dict[str, Any], Any] | None:
-        while (knobs := self._searcher.ask()) is not None:
+        while (knobs := self._siblings.popleft() if self._siblings else self._searcher.ask()) is not None:
             config = self._target.config_from_knobs(knobs)
             rejections = self._target.check(self._problem, config, self._device)
             if not rejections:
@@ -134,11 +154,20 @@ class Screening:
             self._ledger.record_screen(knobs, result, self._spent_s())
             self._recorded += 1
             self._take(knobs, result)
+            self._widen(knobs, result)
         if outcomes:
             self._progress.update(self._snapshot())
 
+    def _widen(self, knobs: dict[str, Any], result: ScreenResult) -> None:
+        """Puts forward what a promising candidate's binary can do besides."""
+        if not self._runtime_knobs or self._best_us is None or not isinstance(result, Measured):
+            return
+        if result.timing.score_us <= _PROMISING * self._best_us:
+            self._siblings.extend(self._searcher.siblings(knobs, self._best_us, _SIBLINGS))
+
     def _finished(self, outcome: Outcome) -> tuple[dict[str, Any], ScreenResult]:
         assert not isinstance(outcome.result, Race), "a screening job ended in a race"
+        self._binaries.pop(outcome.job_id)
         return self._in_flight.pop(outcome.job_id), outcome.result
 
     def _hear_others(self) -> None:

@@ -91,11 +91,17 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScreenJob:
-    """Lower, compile, verify and measure one candidate; by the evaluator's own protocol where none is named."""
+    """Lower, compile, verify and measure one candidate; by the evaluator's own protocol where none is named.
+
+    Attributes:
+        binary: Names what the candidate is compiled to, but for its run-time knobs: one executable serves all jobs of
+            a problem that name the same. None: it is compiled as it ships.
+    """
 
     job_id: int
     candidate: Candidate
     protocol: MeasureProtocol | None = None
+    binary: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,15 +219,19 @@ class Lowered:
     """What lowering and compiling a candidate gave.
 
     Attributes:
-        digest: SHA-256 of the lowered module's text, first 32 hex digits.
+        digest: SHA-256 of the lowered module's text, first 32 hex digits; with `shares_binary` of that and of the
+            values of its run-time knobs.
         smem_bytes: Dynamic shared memory of one CTA; None where the target does not report it.
-        lower_s, compile_s: Wall time of each step; compile_s is None where it was not compiled.
+        lower_s, compile_s: Wall time of each step; compile_s is None where it was not compiled. Both are 0 where an
+            executable served that another candidate was compiled to.
+        shares_binary: Its run-time knobs were an operand, and not compiled in as they are in what ships.
     """
 
     digest: str
     smem_bytes: int | None = None
     lower_s: float
     compile_s: float | None = None
+    shares_binary: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +245,7 @@ class Measured:
         exact: Whether an integer-valued product was right in every bit; None where the target has none.
         conditions: What the card did meanwhile; None where nobody watched.
         duplicate_of: Job whose identical lowered module was measured instead; None when measured itself.
+        locked_s: How long the card's lock was held for verifying and measuring; None in older records.
     """
 
     lowered: Lowered
@@ -245,6 +256,7 @@ class Measured:
     exact: bool | None = None
     conditions: Conditions | None = None
     duplicate_of: int | None = None
+    locked_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

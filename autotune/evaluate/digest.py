@@ -32,6 +32,16 @@ def module_digest(stage: Any) -> str:
     return digest.hexdigest()[:DIGEST_DIGITS]
 
 
+def digest_with(digest: str, operand: Any) -> str:
+    """Returns the digest of a module together with the run-time knobs that it is given.
+
+    Args:
+        digest: Of the module.
+        operand: What the knobs are given as, a numpy array.
+    """
+    return hashlib.sha256(digest.encode() + operand.tobytes()).hexdigest()[:DIGEST_DIGITS]
+
+
 def _outer_text(module: Any) -> str:
     """Returns the text of the module around the kernels, without what names them."""
     copy = ir.Module.parse(module.operation.get_asm(enable_debug_info=False))

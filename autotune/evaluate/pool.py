@@ -199,7 +199,7 @@ class Pool:
                 slot.has_begun = True
                 slot.process.enter(name, lane)
             case Needs(size_bytes=size_bytes):
-                slot.held_key, slot.held_bytes = slot.pending.problem_key, size_bytes
+                slot.hold(slot.pending.problem_key, size_bytes)
                 fitting = workers_that_fit(self._card_bytes, size_bytes)
                 self._widths[slot.held_key] = len(self._slots) if fitting is None else fitting
             case Ask(lowered=lowered):
@@ -289,6 +289,7 @@ class Pool:
     def _mourn_start(self, slot: Slot, ending: str) -> None:
         """Replaces a worker that died without a job, but not for ever."""
         slot.process, slot.pending = None, None
+        slot.binaries.clear()
         slot.start_deaths += 1
         self._last_words = self._last_words or ending
         deaths = sum(each.start_deaths for each in self._slots)
@@ -314,7 +315,7 @@ class Pool:
         for slot in self._slots:
             if slot.is_idle and (pending := self._next_for(slot)) is not None:
                 self._queue.remove(pending)
-                slot.pending, slot.has_served = pending, True
+                slot.take(pending)
                 slot.process.enter("lower", None)
                 slot.process.send(Assign(job=pending.job, lost=pending.lost))
 
@@ -328,17 +329,29 @@ class Pool:
                 fresh += 1
 
     def _next_for(self, slot: Slot) -> Pending | None:
-        """Returns the first job that may run in this slot as far as the card's memory goes."""
+        """Returns a job that may run here: one whose binary this slot has, else the first whose binary no other has."""
+        others = {key for each in self._slots if each is not slot for key in each.binaries}
+        first = None
         for pending in self._queue:
-            if slot.has_served and isinstance(pending.job, RaceJob):
+            if not self._may_take(slot, pending):
                 continue
-            key = pending.problem_key
-            holders = [each for each in self._slots if each.holds(key)]
-            # What a problem needs, the first worker that turns to it tells; until then it gets just one.
-            width = len(self._slots) if self._card_bytes is None else self._widths.get(key, 1)
-            if slot.holds(key) or len(holders) < width:
+            if pending.binary_key in slot.binaries:
                 return pending
-        return None
+            if first is None and pending.binary_key not in others:
+                first = pending
+        return first
+
+    def _may_take(self, slot: Slot, pending: Pending) -> bool:
+        """Returns whether a job may run in this slot as far as the card's memory goes."""
+        if slot.has_served and isinstance(pending.job, RaceJob):
+            return False
+        key = pending.problem_key
+        if slot.holds(key):
+            return True
+        holders = [each for each in self._slots if each.holds(key)]
+        # What a problem needs, the first worker that turns to it tells; until then it gets just one.
+        width = len(self._slots) if self._card_bytes is None else self._widths.get(key, 1)
+        return len(holders) < width
 
     def _replace_stale(self) -> None:
         if not self._queue:

@@ -66,6 +66,7 @@ class RecordedSpace:
         knobs: The values of each knob, in the order of the codes.
         rows: By codes.
         rival_us: Samples of the target's rival in us; empty where it was not measured.
+        shares_binaries: Rows were measured with run-time knobs, and their digests count those.
     """
 
     target: str
@@ -79,6 +80,7 @@ class RecordedSpace:
     knobs: Mapping[str, tuple[Any, ...]]
     rows: Mapping[Codes, RecordedRow]
     rival_us: tuple[float, ...] = ()
+    shares_binaries: bool = False
     _code_of: dict[str, dict[Any, int]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -142,7 +144,13 @@ def read_recorded(path: Path) -> RecordedSpace:
         )
     fields = {name: header[name] for name in HEADER_TYPES if name not in ("knobs", "rows")}
     rival_us = lines[1] if len(lines) > 1 and lines[1] else ()
-    return RecordedSpace(**fields, knobs=knobs, rows=rows, rival_us=tuple(rival_us))
+    return RecordedSpace(
+        **fields,
+        knobs=knobs,
+        rows=rows,
+        rival_us=tuple(rival_us),
+        shares_binaries=bool(header.get("shares_binaries", False)),
+    )
 
 
 def find_recorded(
@@ -175,6 +183,8 @@ def _text(space: RecordedSpace) -> str:
     }
     header["knobs"] = {name: list(values) for name, values in space.knobs.items()}
     header["rows"] = len(space.rows)
+    if space.shares_binaries:
+        header["shares_binaries"] = True
     lines: list[Any] = [header, _rounded(space.rival_us) or None]
     for codes, row in sorted(space.rows.items()):
         failed = row.failed

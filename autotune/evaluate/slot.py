@@ -8,6 +8,10 @@ from dataclasses import dataclass, field
 from autotune.evaluate.process import WorkerProcess
 from autotune.seam import ConfirmJob, Failed, Lowered, RaceJob, ScreenJob
 
+# Executables that each worker keeps, the latest ones: another candidate of a binary is asked for when the first one's
+# time is known, and by then the worker has turned to something else.
+KEPT_BINARIES = 4
+
 
 @dataclass(slots=True)
 class Pending:
@@ -16,17 +20,21 @@ class Pending:
     Attributes:
         lost: Lanes of a race that already ended a worker.
         is_second_try: It found no room on the card once, which another candidate may have filled.
+        problem_key: Names the problem.
+        binary_key: Names the executable that it may share with other jobs; None where it shares none.
     """
 
     job: ScreenJob | RaceJob | ConfirmJob
     lost: dict[int, Failed] = field(default_factory=dict)
     is_second_try: bool = False
+    problem_key: Hashable = field(init=False)
+    binary_key: Hashable = field(init=False)
 
-    @property
-    def problem_key(self) -> Hashable:
-        if isinstance(self.job, RaceJob):
-            return self.job.target, repr(self.job.problem)
-        return self.job.candidate.target, repr(self.job.candidate.problem)
+    def __post_init__(self) -> None:
+        of = self.job if isinstance(self.job, RaceJob) else self.job.candidate
+        self.problem_key = of.target, repr(of.problem)
+        binary = self.job.binary if isinstance(self.job, ScreenJob) else None
+        self.binary_key = None if binary is None else (self.problem_key, binary)
 
 
 @dataclass(slots=True)
@@ -42,6 +50,7 @@ class Slot:
     start_deaths: int = 0
     held_key: Hashable = None
     held_bytes: int = 0
+    binaries: list[Hashable] = field(default_factory=list)  # that the worker keeps, the latest last
 
     @property
     def is_idle(self) -> bool:
@@ -52,6 +61,19 @@ class Slot:
         if self.process is None:
             return False
         return problem_key in (self.held_key, self.pending and self.pending.problem_key)
+
+    def take(self, pending: Pending) -> None:
+        """Notes a job that is being handed over, and what its worker keeps from then on."""
+        self.pending, self.has_served = pending, True
+        if pending.binary_key is not None:
+            self.binaries = [key for key in self.binaries if key != pending.binary_key]
+            self.binaries = [*self.binaries, pending.binary_key][-KEPT_BINARIES:]
+
+    def hold(self, problem_key: Hashable, size_bytes: int) -> None:
+        """Notes that the worker has given up the problem before, with its executables, for another one."""
+        if problem_key != self.held_key:
+            self.binaries = [key for key in self.binaries if key == self.pending.binary_key]
+        self.held_key, self.held_bytes = problem_key, size_bytes
 
     def free(self) -> None:
         """Ends the job, but not the process."""
@@ -64,3 +86,4 @@ class Slot:
         self.pending, self.lowered, self.has_begun = None, None, False
         self.is_ready = self.has_served = False
         self.held_key, self.held_bytes = None, 0
+        self.binaries.clear()

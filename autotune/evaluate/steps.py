@@ -31,18 +31,23 @@ class Module:
         return self.stage.out_info
 
 
-def lower_candidate(target: Any, candidate: Candidate, platform: str) -> Module:
+def lower_candidate(target: Any, candidate: Candidate, platform: str, *, shared: Any = None) -> Module:
     """Builds and lowers a candidate for `platform`, so that it writes where it is told to; needs no GPU.
+
+    Args:
+        shared: Its run-time knobs as an operand, which then is no part of the module; None: it is built as it ships.
 
     Raises:
         CandidateError: "lower": building, tracing or lowering raised.
     """
     with charged_to("lower"):
         problem = candidate.problem
-        function = target.build(problem, candidate.config, candidate.device)
         types = target.operand_types(problem)
         result = jax.eval_shape(target.rival(problem), *types)
-        return _lowered(_with_room(function), (*types, result), platform, writes_in_place=True)
+        build = target.build if shared is None else target.build_shared
+        function = build(problem, candidate.config, candidate.device)
+        knobs = () if shared is None else (jax.ShapeDtypeStruct(shared.shape, shared.dtype),)
+        return _lowered(_with_room(function), (*types, *knobs, result), platform, writes_in_place=True)
 
 
 def lower_function(

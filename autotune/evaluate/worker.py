@@ -12,6 +12,7 @@ import resource
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -45,6 +46,7 @@ class Worker:
     def __init__(self, setup: WorkerSetup, send: Callable[[Any], None], inbox: queue.SimpleQueue[Any]):
         import jax
 
+        from autotune.evaluate.binaries import Binaries
         from autotune.evaluate.gpulock import GpuLock
         from autotune.evaluate.guard import Guard, NoWatch
 
@@ -53,6 +55,7 @@ class Worker:
         self._inbox = inbox
         self._targets: dict[str, Any] = {}
         self._bench: Any = None
+        self._binaries = Binaries()
         self._inputs = "normal"
         self._touch: Any = None
         if setup.measures:
@@ -99,6 +102,7 @@ class Worker:
 
     def _screened(self, job: ScreenJob, lowered: list[Lowered]) -> Measured | LoweredOnly | None:
         """Does the steps of a screening; `lowered` gets what is known of the module when a step fails."""
+        from autotune.evaluate.binaries import Binary, given, runtime_knobs, shared
         from autotune.evaluate.steps import compile_module, lower_candidate
 
         candidate = job.candidate
@@ -107,31 +111,41 @@ class Worker:
         if self.setup.measures:
             protocol = job.protocol or self.setup.protocol
             bench = self.bench(target, candidate.problem, protocol)
-        module = lower_candidate(target, candidate, self.setup.platform)
-        lowered.append(module.lowered)
+        knobs = None if job.binary is None else runtime_knobs(target, candidate)
+        kept = self._binaries.get(job.binary)
+        module = (
+            kept.module if kept else lower_candidate(target, candidate, self.setup.platform, shared=knobs)
+        )
+        lowered.append(module.lowered if knobs is None else shared(module.lowered, knobs, is_new=not kept))
         if not self.setup.measures:
-            return LoweredOnly(lowered=module.lowered)
+            return LoweredOnly(lowered=lowered[-1])
         self.step("ask")
-        self.send(Ask(lowered=module.lowered))
+        self.send(Ask(lowered=lowered[-1]))
         grant = self._inbox.get()
         if not isinstance(grant, Grant):
             return None
         self.step("compile")
-        executable, compile_s = compile_module(module)
-        call = bench.in_place(executable)
-        lowered.append(dataclasses.replace(module.lowered, compile_s=compile_s))
+        executable, compile_s = (kept.executable, 0.0) if kept else compile_module(module)
+        lowered.append(dataclasses.replace(lowered[-1], compile_s=compile_s))
+        if knobs is not None:
+            self._binaries.keep(job.binary, Binary(module, executable))
         self.prepare(bench)
         with self.gpu_lock():
+            locked_s = time.perf_counter()
             self.step("run")
             bench.load()
+            if knobs is not None:
+                executable = given(executable, knobs)
+            call = bench.in_place(executable)
             verdict = bench.verify(call, module.result_type)
-            lane = self.lane(str(candidate.config), call, bench, module.lowered.digest)
+            lane = self.lane(str(candidate.config), call, bench, lowered[-1].digest)
             self.guard.begin()
             with charged_to("launch"):
                 if protocol.l2 == "activations_warm":
                     lane = dataclasses.replace(lane, touch=self.touch(target, bench))
                 sampled = self.guard(lambda: self.timer.screen(lane, protocol, grant.best_us))
             conditions = self.conditions()
+            locked_s = time.perf_counter() - locked_s
         return Measured(
             lowered=lowered[-1],
             timing=Timing(
@@ -145,6 +159,7 @@ class Worker:
             guarded=verdict.guarded,
             exact=verdict.exact,
             conditions=conditions,
+            locked_s=locked_s,
         )
 
     def _confirm(self, job: ConfirmJob) -> Done:
@@ -186,6 +201,7 @@ class Worker:
         inputs = (protocol or self.setup.protocol).inputs
         if self._bench is None or self._bench.problem != problem or self._inputs != inputs:
             self._bench = self._touch = None
+            self._binaries.clear()
             self._inputs = inputs
             gc.collect()
             with charged_to("error"):

@@ -65,6 +65,7 @@ def unpack(packed: Mapping[str, Any]) -> Result:
                 exact=packed.get("exact"),
                 conditions=_conditions(packed),
                 duplicate_of=packed.get("duplicate_of"),
+                locked_s=packed.get("locked_s"),
             )
         case "lowered":
             return LoweredOnly(lowered=_lowered(packed["lowered"]), duplicate_of=packed.get("duplicate_of"))
@@ -127,4 +128,5 @@ def _lowered(packed: Mapping[str, Any]) -> Lowered:
         smem_bytes=packed.get("smem_bytes"),
         lower_s=packed["lower_s"],
         compile_s=packed.get("compile_s"),
+        shares_binary=packed.get("shares_binary", False),
     )

@@ -38,7 +38,9 @@ def make_searcher(settings: Any, space: Any, default_knobs: Sequence[Mapping[str
             from autotune.search.tpe import TpeSearcher
 
             return TpeSearcher(rows, default_knobs, settings.seed)
-        case "random" | "exhaustive":
+        case "random":
             return ShuffledSearcher(rows, default_knobs, settings.seed)
+        case "exhaustive":
+            return ShuffledSearcher(rows, default_knobs, settings.seed, by_binary=True)
         case other:
             raise ValueError(f"sampler={other!r}: allowed are auto, guided, local, tpe, random, exhaustive")

@@ -132,6 +132,21 @@ class GuidedSearcher(Searcher):
             self._ranked = np.argsort(self._prior + process.error(self._pool_features), kind="stable")
         return process
 
+    def _beside(self, row: int, best_us: float, most: int) -> list[Knobs]:
+        """Returns the siblings that may be faster than the best so far, the likeliest first."""
+        rows = self._rows.siblings(row)
+        if not len(rows):
+            return []
+        error, sd = self._process().predict(self._features.of(rows))
+        score = self._predicted(rows) + error - OPTIMISM * sd
+        found: list[Knobs] = []
+        for place in np.argsort(score, kind="stable"):
+            if len(found) == most or score[place] >= math.log(best_us):
+                break
+            if not self._rows.is_spent(int(rows[place])):  # one before it may do the same
+                found.append(self._take(int(rows[place]), float(error[place])))
+        return found
+
     def _any(self) -> Knobs:
         row = self._rows.nearest(self._rows.codes(int(self._rng.integers(self._rows.size))), self._rng)
         assert row is not None, "asked with every row spent"
@@ -144,13 +159,11 @@ class GuidedSearcher(Searcher):
         return self._rows.knobs(row)
 
     def _refused(self, knobs: Knobs, mended: Knobs) -> None:
-        codes = self._rows.encode(knobs)
-        row = None if codes is None else self._rows.find(codes)
+        row = self._row_of(knobs)
         self._flying.pop(-1 if row is None else row, None)
 
     def _learn(self, knobs: Knobs, value_us: float | None) -> None:
-        codes = self._rows.encode(knobs)
-        row = None if codes is None else self._rows.find(codes)
+        row = self._row_of(knobs)
         if row is None:
             return
         self._flying.pop(row, None)

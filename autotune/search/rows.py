@@ -19,6 +19,7 @@ class LegalRows:
         names: Knob names, in the order of the code columns.
         choices: Values of each knob; a code is an index into them.
         size: Number of legal configurations.
+        runtime_knobs: Those that one executable of the target can take as an operand.
         remaining: Rows that are not spent yet.
     """
 
@@ -26,6 +27,7 @@ class LegalRows:
         self._legal = space.legal()
         self._predicted_us = getattr(space, "predicted_us", None)
         self._twins = getattr(space, "twins", None)
+        self.runtime_knobs: tuple[str, ...] = tuple(getattr(space, "runtime_knobs", ()))
         self.names = tuple(space.knobs)
         self.choices = tuple(tuple(values) for values in space.knobs.values())
         self.size = int(self._legal.size)
@@ -104,11 +106,24 @@ class LegalRows:
             self.remaining -= 1
 
     def spend_twins(self, row: int) -> None:
-        """Spends the rows that the target lowers to the same module as `row`."""
+        """Spends the rows that do the same as `row`."""
         for codes in self._twins(self.codes(row)) if self._twins else ():
             twin = self.find(codes)
             if twin is not None:
                 self.spend(twin)
+
+    def siblings(self, row: int) -> np.ndarray:
+        """Returns the unspent rows that differ from `row` in run-time knobs alone, (count,) of int64."""
+        free = [self.names.index(name) for name in self.runtime_knobs]
+        codes = list(self.codes(row))
+        found = []
+        for values in itertools.product(*(range(len(self.choices[j])) for j in free)):
+            for j, code in zip(free, values, strict=True):
+                codes[j] = code
+            sibling = self.find(tuple(codes))
+            if sibling is not None and sibling != row and not self.is_spent(sibling):
+                found.append(sibling)
+        return np.array(found, dtype=np.int64)
 
     def nearest(self, codes: tuple[int, ...], rng: np.random.Generator) -> int | None:
         """Returns the unspent row nearest to `codes`; None where all are spent.

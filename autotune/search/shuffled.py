@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,14 +17,33 @@ class ShuffledSearcher(Searcher):
 
     Random search stops at its budget and exhaustive search at the end of the set: the walk is the same. A shuffled
     order also makes an exhaustive search that is cut short an unbiased sample of the space.
+
+    Args:
+        by_binary: What differs in run-time knobs alone is proposed together.
     """
 
-    def __init__(self, rows: LegalRows, default_knobs: Sequence[Mapping[str, Any]], seed: int) -> None:
+    def __init__(
+        self,
+        rows: LegalRows,
+        default_knobs: Sequence[Mapping[str, Any]],
+        seed: int,
+        *,
+        by_binary: bool = False,
+    ) -> None:
         super().__init__(rows, default_knobs)
+        self._by_binary = by_binary
+        self._together: deque[int] = deque()
         self._walk = iter(np.random.default_rng(seed).permutation(rows.size))
 
     def _propose(self) -> Knobs:
-        row = next(int(row) for row in self._walk if not self._rows.is_spent(row))
+        while self._together:
+            row = self._together.popleft()
+            if not self._rows.is_spent(row):
+                break
+        else:
+            row = next(int(row) for row in self._walk if not self._rows.is_spent(row))
+            if self._by_binary:
+                self._together.extend(self._rows.siblings(row).tolist())
         self._rows.spend(row)
         return self._rows.knobs(row)
 

@@ -6,6 +6,7 @@ that the illegal majority is dropped early. The rules are those of `legality`; n
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -197,18 +198,51 @@ class Space:
         found = terms(self.problem, Columns(arrays), drained, self.device, rates)
         return np.broadcast_to(total_us(found, rates), len(codes)).astype(np.float64)
 
-    def twins(self, codes: Sequence[int]) -> list[tuple[int, ...]]:
-        """Returns the codes of the other configurations that lower to the same module.
+    @property
+    def runtime_knobs(self) -> tuple[str, ...]:
+        """The knobs that a kernel can read from memory: the order of the tiles, where there is a choice of bands."""
+        return ("grid_minor", "raster_width") if len(self.knobs["raster_width"]) > 1 else ()
 
-        One computing warpgroup has nothing to share out, so that `wg_split` changes nothing: in the recorded spaces 28
-        of 100 configurations have such a twin, and no other knob has any.
+    def twins(self, codes: Sequence[int]) -> list[tuple[int, ...]]:
+        """Returns the codes of the other configurations that do the same.
+
+        One computing warpgroup has nothing to share out, so that `wg_split` changes nothing, and the modules are the
+        same: in the recorded spaces 28 of 100 configurations have such a twin. Bands as wide as the tiles are many, or
+        only one row or column of tiles, give the same order of the tiles.
         """
         names = list(self.knobs)
-        wgs, split = names.index("compute_wgs"), names.index("wg_split")
-        if self.knobs["compute_wgs"][codes[wgs]] != 1:
-            return []
-        others = (code for code in range(len(self.knobs["wg_split"])) if code != codes[split])
-        return [(*codes[:split], code, *codes[split + 1 :]) for code in others]
+        own = {name: self.knobs[name][code] for name, code in zip(names, codes, strict=True)}
+        splits = (
+            range(len(self.knobs["wg_split"]))
+            if own["compute_wgs"] == 1
+            else [codes[names.index("wg_split")]]
+        )
+        orders = itertools.product(
+            range(len(self.knobs["grid_minor"])), range(len(self.knobs["raster_width"]))
+        )
+        order = self._order(own, own["grid_minor"], own["raster_width"])
+        alike = [
+            (minor, width)
+            for minor, width in orders
+            if self._order(own, self.knobs["grid_minor"][minor], self.knobs["raster_width"][width]) == order
+        ]
+        found = []
+        for split, (minor, width) in itertools.product(splits, alike):
+            changed = {"wg_split": split, "grid_minor": minor, "raster_width": width}
+            twin = tuple(changed.get(name, code) for name, code in zip(names, codes, strict=True))
+            if twin != tuple(codes):
+                found.append(twin)
+        return found
+
+    def _order(self, own: Mapping[str, Any], minor: str, width: int) -> tuple[str, int]:
+        """Returns what names an order of the tiles: equal orders, equal names."""
+        tiles = {
+            "m": -(-self.problem.m // (own["tile_m"] * own["cluster_m"])),
+            "n": -(-self.problem.n // (own["tile_n"] * own["cluster_n"])),
+        }
+        if min(tiles.values()) == 1:
+            return "m", 1
+        return minor, min(width, tiles[minor])
 
     @cached_property
     def _legal(self) -> LegalSet:

@@ -122,6 +122,19 @@ class HopperMatmul:
 
         return kernel.build(problem, config, device)
 
+    def build_shared(self, problem: Problem, config: Config, device: Device) -> Callable[..., Any]:
+        """See `kernel.build`: the order of the tiles is its last operand."""
+        from hopper_matmul import kernel
+
+        return kernel.build(problem, config, device, by_table=True)
+
+    def shared_operand(self, problem: Problem, config: Config, device: Device) -> Any:
+        """See `walk.tile_table`."""
+        from hopper_matmul.geometry import Geometry
+        from hopper_matmul.walk import tile_table
+
+        return tile_table(Geometry(problem=problem, config=config, device=device))
+
     def operand_types(self, problem: Problem) -> tuple[Any, ...]:
         """See `reference.operand_types`."""
         from hopper_matmul import reference

@@ -20,6 +20,7 @@ from autotune.seam import Candidate, MeasureProtocol, RaceJob, ScreenJob
 
 NAME = "fake"
 FOREVER_S = 600.0
+WRONG_ORDER, FATAL_ORDER = 13, 66
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +43,13 @@ class FakeConfig:
         mode: See `_misbehave`, `FakeTarget.build` and `ScriptedTimer`.
         variant: Configurations of different variants lower to different modules.
         note: No part of the module: configurations that differ in it alone are duplicates.
+        order: A run-time knob, see `build_shared`.
     """
 
     mode: str = "good"
     variant: int = 0
     note: str = ""
+    order: int = 0
 
     @classmethod
     def from_knobs(cls, knobs: Mapping[str, Any]) -> FakeConfig:
@@ -85,6 +88,20 @@ class FakeTarget:
         if config.mode == "wrong_shape":
             return lambda lhs, rhs: (lhs @ rhs).T[:1]
         return lambda lhs, rhs: jnp.maximum(lhs @ rhs, floor)
+
+    def build_shared(
+        self, problem: FakeProblem, config: FakeConfig, device: FakeDevice
+    ) -> Callable[..., Any]:
+        """The order changes nothing, but that WRONG_ORDER gives a wrong product."""
+        import jax.numpy as jnp
+
+        function = self.build(problem, config, device)
+        return lambda lhs, rhs, order: function(lhs, rhs) * jnp.where(order[0] == WRONG_ORDER, 1.5, 1.0)
+
+    def shared_operand(self, problem: FakeProblem, config: FakeConfig, device: FakeDevice) -> Any:
+        import numpy as np
+
+        return np.array([config.order], np.int32)
 
     def operand_types(self, problem: FakeProblem) -> tuple[Any, ...]:
         import jax
@@ -227,6 +244,8 @@ def _time_us(name: str) -> float:
 
 
 def _misbehave_in_timer(name: str) -> None:
+    if f"order={FATAL_ORDER})" in name:
+        os.abort()
     if "mode='hang_while_measured'" in name:
         time.sleep(FOREVER_S)
     if "mode='lose_context'" in name:
@@ -260,6 +279,13 @@ def candidate(mode: str = "good", variant: int = 0, note: str = "", *, problem: 
 
 def screen(job_id: int, mode: str = "good", variant: int = 0, note: str = "", **fields: Any) -> ScreenJob:
     return ScreenJob(job_id=job_id, candidate=candidate(mode, variant, note, **fields))
+
+
+def shared(job_id: int, order: int, variant: int = 0, mode: str = "good") -> ScreenJob:
+    """A candidate whose order is a run-time knob."""
+    config = FakeConfig(mode=mode, variant=variant, order=order)
+    one = Candidate(target=NAME, problem=FakeProblem(), config=config, device=FakeDevice())
+    return ScreenJob(job_id=job_id, candidate=one, binary=f"{mode} {variant}")
 
 
 def race(job_id: int, *candidates: Candidate, rounds: int = 4) -> RaceJob:

@@ -268,6 +268,7 @@ class ScriptedSearch:
     seed: int = 0
     candidates: int = 20
     seconds: float = 60.0
+    share_binaries: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

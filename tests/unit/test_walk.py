@@ -1,6 +1,7 @@
 """The order of tiles as a table: the one that is compiled in, entry by entry."""
 
 import dataclasses
+import functools
 import itertools
 
 import jax
@@ -40,9 +41,13 @@ def test_the_table_is_the_order_that_is_compiled_in(minor, width):
     for tiles_m, tiles_n in [(1, 1), (1, 9), (7, 1), (3, 5), (8, 8), (16, 12), (17, 33), (5, 64)]:
         one = geometry(tiles_m, tiles_n, grid_minor=minor, raster_width=width)
         index = jnp.arange(tiles_m * tiles_n, dtype=jnp.int32)
-        compiled_in = jax.vmap(
-            lambda i: plgpu.planar_snake(i, (tiles_m, tiles_n), 0 if minor == "m" else 1, width)
-        )(index)
+        snake = functools.partial(
+            plgpu.planar_snake,
+            shape=(tiles_m, tiles_n),
+            minor_dim=0 if minor == "m" else 1,
+            tile_width=width,
+        )
+        compiled_in = jax.vmap(snake)(index)
         table = tile_table(one)
         assert table.dtype == np.int32 and table.shape == (table_size(one),)
         assert np.array_equal(table.reshape(-1, 2), np.stack(compiled_in, axis=1))
