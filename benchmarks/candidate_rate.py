@@ -2,13 +2,17 @@
 
     PYTHONPATH=.:kernels python benchmarks/candidate_rate.py [--candidates 600] [--workers N] [--sampler random]
 
-Prints the rate over the whole run and after warm-up, when every worker has returned three candidates on average.
+Prints the rate over the whole run and after warm-up, when every worker has compiled three candidates on average; how
+many executables were compiled for them, which is fewer where candidates differ in their run-time knobs alone (all of
+those come together with `--sampler exhaustive`); and which part of the time the card was held.
 """
 
 from __future__ import annotations
 
 import argparse
+import bisect
 import dataclasses
+import itertools
 import statistics
 import tempfile
 import time
@@ -53,6 +57,8 @@ def main() -> None:
     parser.add_argument("--candidates", type=int, default=600)
     parser.add_argument("--workers", type=int)
     parser.add_argument("--sampler", default="random")
+    parser.add_argument("--own-binaries", action="store_true", help="compile each candidate as it ships")
+    parser.add_argument("--seconds", type=float, default=600.0, help="of screening")
     for name, size in (("m", 4096), ("n", 8192), ("k", 4096)):
         parser.add_argument(f"--{name}", type=int, default=size)
     arguments = parser.parse_args()
@@ -80,7 +86,12 @@ def main() -> None:
             name="candidate_rate",
             problems=(WeightedProblem(problem=problem),),
             space={},
-            search=SearchSettings(sampler=arguments.sampler, candidates=arguments.candidates, seconds=600.0),
+            search=SearchSettings(
+                sampler=arguments.sampler,
+                candidates=arguments.candidates,
+                seconds=arguments.seconds,
+                share_binaries=not arguments.own_binaries,
+            ),
             protocol=protocol,
             race=RaceSettings(finalists=1, processes=1, rounds=5, seconds=0.2),  # screening is what is timed
             results=Path(folder),
@@ -92,22 +103,27 @@ def main() -> None:
             toolchain=dataclasses.asdict(machine.toolchain()),
         )
         run(config, device, stages)
-    report(watch, arguments.candidates)
+    report(watch)
 
 
-def report(watch: Stopwatch, candidates: int) -> None:
+def report(watch: Stopwatch) -> None:
     """Prints rate, steps and failures of the screened candidates."""
-    screened = watch.returned[:candidates]
+    screened = [(at_s, result) for at_s, result in watch.returned if isinstance(result, Measured | Failed)]
     for result in {result.reason: result for _, result in screened if isinstance(result, Failed)}.values():
         print(f"for example              {result.reason}: {result.detail[:300]}")
-    warm = 3 * watch.capacity
+    is_compiled = [bool(result.lowered and result.lowered.compile_s) for _, result in screened]
+    so_far = list(itertools.accumulate(is_compiled))
+    warm = min(bisect.bisect_left(so_far, 3 * watch.capacity) + 1, len(screened) // 2)
     whole_s = screened[-1][0] - watch.started_s
     warm_s = screened[-1][0] - screened[warm - 1][0]
     measured = [result for _, result in screened if isinstance(result, Measured)]
     failed = Counter(result.reason for _, result in screened if isinstance(result, Failed))
     own = [result for result in measured if result.duplicate_of is None]
-    lower_s = statistics.median(result.lowered.lower_s for result in own)
-    compile_s = statistics.median(result.lowered.compile_s for result in own)
+    compiled = [result for result in own if result.lowered.compile_s]
+    binaries = sum(is_compiled[warm:])
+    lower_s = statistics.median(result.lowered.lower_s for result in compiled)
+    compile_s = statistics.median(result.lowered.compile_s for result in compiled)
+    locked_s = [result.locked_s for _, result in screened[warm:] if getattr(result, "locked_s", None)]
     print(f"capacity                 {watch.capacity}")
     print(
         f"candidates               {len(screened)}: {len(own)} measured, {len(measured) - len(own)} duplicates"
@@ -115,6 +131,14 @@ def report(watch: Stopwatch, candidates: int) -> None:
     print(f"failed                   {dict(failed) or 'none'}")
     print(f"whole run                {len(screened) / whole_s:.1f} candidates/s over {whole_s:.1f} s")
     print(f"after warm-up            {(len(screened) - warm) / warm_s:.1f} candidates/s over {warm_s:.1f} s")
+    print(
+        f"binaries after warm-up   {binaries / warm_s:.1f} compiled/s, "
+        f"{(len(screened) - warm) / max(1, binaries):.1f} candidates each"
+    )
+    print(
+        f"card held after warm-up  {sum(locked_s) / warm_s:.0%} of the time, "
+        f"median {statistics.median(locked_s) * 1e3:.1f} ms a candidate"
+    )
     print(f"median lower, compile    {lower_s:.3f} s, {compile_s:.3f} s")
 
 

@@ -69,4 +69,6 @@ def _as_duplicate(result: Result, first: int, lowered: Lowered) -> Result:
     if isinstance(result, Failed):
         detail = f"{result.detail} (same lowered module as job {first})"
         return Failed(reason=result.reason, detail=detail, lowered=lowered)
-    return dataclasses.replace(result, lowered=lowered, duplicate_of=first)
+    if isinstance(result, LoweredOnly):
+        return dataclasses.replace(result, lowered=lowered, duplicate_of=first)
+    return dataclasses.replace(result, lowered=lowered, duplicate_of=first, locked_s=None)

@@ -108,9 +108,13 @@ class ScriptedLegalSet:
 
 class ScriptedSpace:
     def __init__(
-        self, knobs: Mapping[str, tuple[Any, ...]], rule: Callable[[Mapping[str, Any]], str | None]
+        self,
+        knobs: Mapping[str, tuple[Any, ...]],
+        rule: Callable[[Mapping[str, Any]], str | None],
+        runtime_knobs: tuple[str, ...] = (),
     ) -> None:
         self.knobs = dict(knobs)
+        self.runtime_knobs = runtime_knobs
         self.raw_size = int(np.prod([len(values) for values in knobs.values()]))
         self._rule = rule
         self._legal: ScriptedLegalSet | None = None
@@ -144,14 +148,15 @@ class ScriptedTarget:
         rule: Callable[[Mapping[str, Any]], str | None] = smem_rule,
         knobs: Mapping[str, tuple[Any, ...]] = KNOBS,
         defaults: Sequence[Mapping[str, Any]] = (),
+        runtime_knobs: tuple[str, ...] = (),
     ) -> None:
         self.rule, self.knobs, self.defaults = rule, knobs, defaults
+        self.runtime_knobs = runtime_knobs
         self.checked = 0
 
     def space(self, problem: Any, device: Any, narrowing: Mapping[str, Any]) -> ScriptedSpace:
-        return ScriptedSpace(
-            {**self.knobs, **{name: tuple(values) for name, values in narrowing.items()}}, self.rule
-        )
+        narrowed = {name: tuple(values) for name, values in narrowing.items()}
+        return ScriptedSpace({**self.knobs, **narrowed}, self.rule, self.runtime_knobs)
 
     def config_from_knobs(self, knobs: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
         return tuple(knobs.items())
@@ -185,6 +190,7 @@ class ScriptedEvaluator:
 
     Attributes:
         screened: Knobs of every screening job that was answered.
+        binaries: The binary that each of them named.
         races: Every race job.
         confirmed: Knobs of every confirmation.
         interrupt_after: Raise KeyboardInterrupt from the poll after that many answers; None: never.
@@ -209,6 +215,7 @@ class ScriptedEvaluator:
         self.interrupt_after, self.on_answer = interrupt_after, on_answer
         self.confirm_fails = confirm_fails
         self.screened: list[dict[str, Any]] = []
+        self.binaries: list[str | None] = []
         self.confirmed: list[dict[str, Any]] = []
         self.races: list[RaceJob] = []
         self.is_closed = False
@@ -217,7 +224,7 @@ class ScriptedEvaluator:
     def submit(self, job: ScreenJob | RaceJob | ConfirmJob) -> None:
         assert not self.is_closed
         self._queue.append(job)
-        assert len(self._queue) <= self.capacity
+        assert sum(getattr(each, "binary", None) is None for each in self._queue) <= self.capacity
 
     def poll(self, timeout_s: float) -> list[Outcome]:
         if self.interrupt_after is not None and len(self.screened) >= self.interrupt_after:
@@ -235,6 +242,7 @@ class ScriptedEvaluator:
             result = self.confirm_fails(knobs) or Confirmed(runs=500, error=1e-3, exact_runs=240)
             return [Outcome(job_id=job.job_id, result=result)]
         self.screened.append(knobs)
+        self.binaries.append(job.binary)
         self.on_answer(len(self.screened))
         return [Outcome(job_id=job.job_id, result=self._screen(knobs))]
 

@@ -29,12 +29,11 @@ from tests.helpers.scripted import (
 )
 
 BEST = {"tile_m": 128, "tile_n": 256, "stages": 4, "order": "rows", "persistent": True}
+SEARCH_SETTINGS = ("sampler", "seed", "candidates", "seconds", "share_binaries")
 
 
 def tuned(folder, evaluator, target=None, fresh=False, **changes):
-    search = {
-        name: changes.pop(name) for name in ("sampler", "seed", "candidates", "seconds") if name in changes
-    }
+    search = {name: changes.pop(name) for name in SEARCH_SETTINGS if name in changes}
     stages = {name: changes.pop(name) for name in ("promote", "open_ledger", "seeds") if name in changes}
     config = ScriptedConfig(results=folder, search=ScriptedSearch(**search), **changes)
     return run(config, ScriptedDevice(), scripted_stages(evaluator, target, **stages), fresh=fresh)
@@ -365,6 +364,61 @@ def test_only_a_gpu_promotes(tmp_path, kind, times):
     heard = []
     result = tuned(tmp_path, ScriptedEvaluator(kind=kind), candidates=5, promote=heard.append)
     assert heard == list(result.problems) * times
+
+
+ORDERS = ("order", "persistent")  # two by two, so that a binary serves four
+
+
+def without_orders(knobs):
+    return tuple(sorted((name, value) for name, value in knobs.items() if name not in ORDERS))
+
+
+def test_an_exhaustive_run_asks_for_all_that_a_binary_serves_together(tmp_path):
+    evaluator = ScriptedEvaluator(capacity=1)
+    result = tuned(
+        tmp_path,
+        evaluator,
+        ScriptedTarget(runtime_knobs=ORDERS),
+        sampler="exhaustive",
+        candidates=1000,
+    )
+    assert frozen(evaluator.screened) == frozen(legal_knobs())
+    for group in itertools.batched(evaluator.screened, 4):
+        assert len({without_orders(knobs) for knobs in group}) == 1
+    # What is named is what is compiled: equal for equal other knobs, and only for those.
+    named = {(without_orders(knobs), name) for knobs, name in zip(evaluator.screened, evaluator.binaries)}
+    assert len(named) == len({one for one, _ in named}) == len({name for _, name in named})
+    assert dict(result.problems[0].winner.knobs) == BEST
+
+
+def test_what_is_promising_gets_company_of_its_binary_and_counts_as_a_candidate(tmp_path):
+    target = ScriptedTarget(defaults=[BEST | {"order": "columns"}], runtime_knobs=ORDERS)
+    evaluator = ScriptedEvaluator(capacity=1)
+    tuned(tmp_path, evaluator, target, sampler="local", candidates=4)
+    # The first is the best so far, so that the three others of its binary follow, whatever the sampler would draw.
+    assert len(evaluator.screened) == 4
+    assert {without_orders(knobs) for knobs in evaluator.screened} == {without_orders(BEST)}
+
+
+def test_what_is_far_behind_gets_no_company(tmp_path):
+    slow = {"tile_m": 64, "tile_n": 64, "stages": 1, "order": "rows", "persistent": True}
+    target = ScriptedTarget(defaults=[BEST, slow], knobs=ScriptedTarget().knobs, runtime_knobs=("order",))
+    evaluator = ScriptedEvaluator(capacity=1)
+    tuned(tmp_path, evaluator, target, sampler="local", candidates=6)
+    assert evaluator.screened[1] == BEST | {"order": "columns"}
+    assert slow | {"order": "columns"} not in evaluator.screened
+
+
+@pytest.mark.parametrize(
+    ("kind", "share_binaries", "shares"), [("gpu", True, True), ("gpu", False, False), ("lower", True, False)]
+)
+def test_binaries_are_shared_where_times_are_taken_and_nobody_forbids_it(
+    tmp_path, kind, share_binaries, shares
+):
+    evaluator = ScriptedEvaluator(kind=kind)
+    target = ScriptedTarget(runtime_knobs=ORDERS)
+    tuned(tmp_path, evaluator, target, sampler="random", candidates=5, share_binaries=share_binaries)
+    assert {name is not None for name in evaluator.binaries} == {shares}
 
 
 def test_what_another_process_records_meanwhile_is_not_measured_again(tmp_path):

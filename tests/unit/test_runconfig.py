@@ -194,7 +194,7 @@ def test_suites_lie_beside_the_config_and_add_to_its_problems(tmp_path):
         ),
         (
             MINIMAL + "search: 3",
-            "search=3: allowed: a mapping with the keys sampler, seed, candidates, seconds",
+            "search=3: allowed: a mapping with the keys sampler, seed, candidates, seconds, share_binaries",
         ),
         (
             MINIMAL + "limits: {run_s: 0}",
@@ -241,6 +241,10 @@ def test_suites_lie_beside_the_config_and_add_to_its_problems(tmp_path):
         (
             MINIMAL + "storage: trials.db",
             "storage='trials.db': allowed: null, or an Optuna storage URL such as postgresql://user@host/name",
+        ),
+        (
+            MINIMAL + "search: {share_binaries: 1}",
+            "search.share_binaries=1: allowed: true, false",
         ),
         (MINIMAL + "results: 7", "results=7: allowed: a folder"),
         # XLA's fastest of three compilations counts, each in a process of its own.

@@ -203,6 +203,55 @@ def test_of_configurations_that_lower_alike_one_is_proposed():
     assert len(kinds) == 21 + 20 and searcher.remaining == 0
 
 
+ORDERED = {"tile": tuple(range(64, 4 * 64, 64)), "order": ("a", "b", "c", "d")}
+
+
+def ordered_space(model_us=None, runtime_knobs=("order",)):
+    """Three tiles in four orders; order c does the same as d."""
+    space = ScriptedSpace(ORDERED, lambda knobs: None, runtime_knobs)
+    if model_us is not None:
+        space.predicted_us = lambda codes: np.array(
+            [model_us({name: ORDERED[name][code] for name, code in zip(ORDERED, row)}) for row in codes]
+        )
+    space.twins = lambda codes: [(codes[0], 5 - codes[1])] if codes[1] in (2, 3) else []
+    return space
+
+
+def by_order(knobs):
+    return 10.0 + "abcd".index(knobs["order"]) + knobs["tile"] / 64
+
+
+def test_siblings_are_those_that_the_model_finds_fast_enough_and_each_is_proposed_once():
+    searcher = make_searcher(ScriptedSearch(sampler="guided"), ordered_space(by_order), [])
+    searcher.tell({"tile": 64, "order": "b"}, by_order({"tile": 64, "order": "b"}))  # 12 us, as predicted
+    # Of a at 11, c and d at 13 and 14 only a may be faster than 11.2.
+    assert searcher.siblings({"tile": 64, "order": "b"}, 11.2, 3) == [{"tile": 64, "order": "a"}]
+    assert searcher.siblings({"tile": 64, "order": "b"}, 11.2, 3) == []
+    # c before d, which does the same and is not proposed again.
+    assert searcher.siblings({"tile": 64, "order": "b"}, 20.0, 3) == [{"tile": 64, "order": "c"}]
+    assert searcher.siblings({"tile": 64, "order": "b"}, 20.0, 3) == []
+
+
+def test_no_more_siblings_than_asked_for():
+    searcher = make_searcher(ScriptedSearch(sampler="guided"), ordered_space(by_order), [])
+    searcher.tell({"tile": 64, "order": "d"}, 14.0)
+    assert [knobs["order"] for knobs in searcher.siblings({"tile": 64, "order": "d"}, 99.0, 1)] == ["a"]
+
+
+@pytest.mark.parametrize("sampler", ["local", "tpe", "random"])
+def test_without_a_model_any_siblings_are_taken(sampler):
+    searcher = make_searcher(ScriptedSearch(sampler=sampler), ordered_space(), [])
+    siblings = searcher.siblings({"tile": 128, "order": "a"}, 1.0, 2)
+    assert siblings == [{"tile": 128, "order": "b"}, {"tile": 128, "order": "c"}]
+    rest = [searcher.ask() for _ in range(searcher.remaining)]
+    assert not any(knobs in rest for knobs in siblings)
+
+
+def test_without_runtime_knobs_there_are_no_siblings():
+    searcher = make_searcher(ScriptedSearch(sampler="local"), ordered_space(runtime_knobs=()), [])
+    assert searcher.siblings({"tile": 128, "order": "a"}, 1.0, 2) == []
+
+
 def test_failures_are_neither_repeated_nor_learnt_from():
     proposed = drained(guided_by(bowl_us), time_us=lambda knobs: None, rule=sum_rule, limit=100)
     assert len(set(frozen(proposed))) == 100

@@ -173,3 +173,36 @@ def test_one_computing_warpgroup_shares_out_nothing_so_that_its_split_makes_a_tw
     assert [name for name, a, b in zip(names, codes, twin) if a != b] == ["wg_split"]
     codes[names.index("compute_wgs")] = 1
     assert space.twins(tuple(codes)) == []
+
+
+def coded(space, **knobs):
+    """Returns the codes of a configuration; knobs that are left out have their first value."""
+    return tuple(values.index(knobs.get(name, values[0])) for name, values in space.knobs.items())
+
+
+def test_orders_that_are_the_same_make_twins():
+    problem = Problem.from_fields({"m": 1024, "n": 4096, "k": 4096})
+    narrowed = {"compute_wgs": [2], "grid_minor": ["m", "n"], "raster_width": [1, 4, 8, 16]}
+    space = space_of(problem, KNOWN["nvidia_h200"], narrowed)
+    eight_rows = {"tile_m": 128, "tile_n": 128, "cluster_m": 1}
+
+    def twins(**order):
+        return set(space.twins(coded(space, **eight_rows, **order)))
+
+    # Of 8 tiles along m a band of 8 and of 16 holds all; of 32 along n a band of 16 holds half.
+    same = coded(space, **eight_rows, grid_minor="m", raster_width=16)
+    assert twins(grid_minor="m", raster_width=8) == {same}
+    assert twins(grid_minor="m", raster_width=4) == twins(grid_minor="n", raster_width=16) == set()
+    # One row of tiles has one order.
+    one_row = {"tile_m": 256, "cluster_m": 2, "grid_minor": "n", "raster_width": 4}
+    low = space_of(Problem.from_fields({"m": 512, "n": 8192, "k": 8192}), KNOWN["nvidia_h200"], narrowed)
+    assert len(low.twins(coded(low, **one_row))) == 7
+
+
+def test_the_order_of_tiles_is_a_runtime_knob_where_there_is_a_choice():
+    device = KNOWN["nvidia_h200"]
+    large = Problem.from_fields({"m": 4096, "n": 8192, "k": 4096})
+    assert space_of(large, device, {}).runtime_knobs == ("grid_minor", "raster_width")
+    assert space_of(large, device, {"raster_width": [8]}).runtime_knobs == ()
+    skinny = Problem.from_fields({"m": 16, "n": 8192, "k": 4096})
+    assert space_of(skinny, device, {}).runtime_knobs == ()
