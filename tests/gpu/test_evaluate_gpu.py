@@ -17,11 +17,19 @@ from tests.helpers.pools import collect, is_alive
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(80)]
 
 FLUSH_US = 256 * 2**20 / 4.9e12 * 1e6  # 54.8 us: reading the flush buffer faster than any Hopper's memory
+WIDTHS = (1, 4, 8)
 CLEAN = MeasureProtocol(l2="clean", rounds=20)
 
 
 def screened(one):
     return ScreenJob(job_id=0, candidate=one, protocol=CLEAN)
+
+
+def ordered(one, width, binary):
+    config = TARGET.config_from_knobs({"raster_width": width})  # 8 by 8 tiles of 128 by 128
+    return ScreenJob(
+        job_id=0, candidate=dataclasses.replace(one, config=config), protocol=CLEAN, binary=binary
+    )
 
 
 def twins(one, l2):
@@ -45,6 +53,8 @@ def results():
         **{f"spread {index}": screened(one) for index, one in enumerate(spread(square, 4))},
         "small": screened(small),
         "small again": screened(dataclasses.replace(small)),
+        **{f"order {width}": ordered(square, width, "square") for width in WIDTHS},
+        "order compiled in": ordered(square, WIDTHS[0], None),
         "twins clean": twins(square, "clean"),
         "twins warm": twins(square, "warm"),
     }
@@ -84,6 +94,17 @@ def test_a_duplicate_carries_the_first_ones_time(results):
     # Either may have been the first to lower; the other one carries its time.
     assert [result.duplicate_of is None for result in pair].count(True) == 1
     assert pair[0].timing == pair[1].timing
+
+
+def test_orders_of_one_binary_are_each_verified_and_take_about_as_long_as_what_ships(results):
+    shared = [results[f"order {width}"] for width in WIDTHS]
+    assert all(isinstance(result, Measured) and result.lowered.shares_binary for result in shared), shared
+    assert all(result.poisoned and result.exact for result in shared)
+    assert sum(bool(result.lowered.compile_s) for result in shared) < len(WIDTHS)
+    static = results["order compiled in"]
+    assert not static.lowered.shares_binary
+    # A kernel of 6 us, which reads its first tile from memory before it loads anything.
+    assert shared[0].timing.score_us == pytest.approx(static.timing.score_us, rel=0.2)
 
 
 def test_the_card_is_shared_through_its_lock_and_left_empty():

@@ -193,6 +193,12 @@ def test_each_schedule_gives_the_right_bits_twenty_times():
     assert_exact([{"problem": SIZES, "knobs": KNOBS | knobs} for knobs in SCHEDULES])
 
 
+def test_tiles_walked_by_a_table_give_the_right_bits_twenty_times():
+    cases = [{"problem": SIZES, "knobs": KNOBS | knobs, "by_table": True} for knobs in SCHEDULES[:5]]
+    sizes, knobs = PARTS[-1]
+    assert_exact([*cases, {"problem": sizes, "knobs": knobs, "by_table": True}])
+
+
 def test_each_dtype_gives_the_right_bits_twenty_times():
     assert_exact(
         [

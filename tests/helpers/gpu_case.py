@@ -1,11 +1,13 @@
 """Runs variants on the GPU, for tests that must survive a hang: `python -m tests.helpers.gpu_case '[{...}, ...]'`.
 
-Each case is {"problem": {...}, "knobs": {...}}. Prints one JSON line a case: mismatches of an integer-valued
-product compared by bits, the relative error on normal values, and elements that kept the poison.
+Each case is {"problem": {...}, "knobs": {...}}; with "by_table" the order of the tiles is an operand. Prints one JSON
+line a case: mismatches of an integer-valued product compared by bits, the relative error on normal values, and elements
+that kept the poison.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 
@@ -14,10 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from hopper_matmul.config import Config
+from hopper_matmul.geometry import Geometry
 from hopper_matmul.hardware import device_named
 from hopper_matmul.kernel import build
 from hopper_matmul.problem import Problem
 from hopper_matmul.reference import operand_types, operands, reference
+from hopper_matmul.walk import tile_table
 
 REPEATS = 20
 
@@ -31,11 +35,19 @@ def small_integers(problem: Problem, seed: int) -> list[jax.Array]:
     ]
 
 
+def _with_table(kernel, table: jax.Array, lhs: jax.Array, rhs: jax.Array) -> jax.Array:
+    return kernel(lhs, rhs, table)
+
+
 def main(case: dict) -> dict:
     """Returns what one variant did; every comparison is repeated on the same inputs."""
     problem = Problem.from_fields(case["problem"])
     device = device_named(jax.devices()[0].device_kind)
-    kernel = jax.jit(build(problem, Config.from_knobs(case["knobs"]), device))
+    config = Config.from_knobs(case["knobs"])
+    kernel = jax.jit(build(problem, config, device))
+    if case.get("by_table"):
+        table = jnp.asarray(tile_table(Geometry(problem=problem, config=config, device=device)))
+        kernel = functools.partial(_with_table, jax.jit(build(problem, config, device, by_table=True)), table)
     exact = jax.jit(reference(problem))
     integers = small_integers(problem, 1)
     expected = np.asarray(exact(*integers).astype(problem.out_dtype))
