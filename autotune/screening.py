@@ -54,7 +54,7 @@ class Screening:
         self._budget, self._progress, self._job_ids = budget, progress, job_ids
         self._interrupted, self._clock = interrupted, clock
         self._in_flight: dict[int, dict[str, Any]] = {}
-        self._binaries: dict[int, str | int] = {}  # of what is in flight; a number where it shares none
+        self._compiled: dict[int, str | int] = {}  # what is compiled for jobs in flight; some of it for several
         self._siblings: deque[dict[str, Any]] = deque()
         self._results: dict[str, tuple[dict[str, Any], ScreenResult]] = {}
         self._failed: Counter[str] = Counter()
@@ -105,6 +105,7 @@ class Screening:
 
     def _fill(self) -> None:
         while self._has_room() and self._may_submit():
+            is_compiled = not self._siblings
             asked = self._next_legal()
             if asked is None:
                 return
@@ -115,15 +116,16 @@ class Screening:
             )
             binary = self._binary(knobs)
             self._in_flight[job_id] = knobs
-            self._binaries[job_id] = job_id if binary is None else binary
+            if is_compiled:
+                self._compiled[job_id] = job_id if binary is None else binary
             self._submitted += 1
             self._evaluator.submit(
                 ScreenJob(job_id=job_id, candidate=candidate, protocol=self._protocol, binary=binary)
             )
 
     def _has_room(self) -> bool:
-        """Whether workers have too little to compile; what waits for a binary that is there is no such work."""
-        return bool(self._siblings) or len(set(self._binaries.values())) < self._evaluator.capacity
+        """Whether workers have too little to compile, or something to do that needs no compiling."""
+        return bool(self._siblings) or len(set(self._compiled.values())) < self._evaluator.capacity
 
     def _binary(self, knobs: Knobs) -> str | None:
         if not self._runtime_knobs:
@@ -163,11 +165,11 @@ class Screening:
         if not self._runtime_knobs or self._best_us is None or not isinstance(result, Measured):
             return
         if result.timing.score_us <= _PROMISING * self._best_us:
-            self._siblings.extend(self._searcher.siblings(knobs, self._best_us, _SIBLINGS))
+            self._siblings.extend(self._searcher.siblings(knobs, _SIBLINGS))
 
     def _finished(self, outcome: Outcome) -> tuple[dict[str, Any], ScreenResult]:
         assert not isinstance(outcome.result, Race), "a screening job ended in a race"
-        self._binaries.pop(outcome.job_id)
+        self._compiled.pop(outcome.job_id, None)
         return self._in_flight.pop(outcome.job_id), outcome.result
 
     def _hear_others(self) -> None:

@@ -36,6 +36,8 @@ BY_KNOB = 0.5
 SHARED = 0.75
 NOISE_SD = 0.01
 OPTIMISM = 1.0  # standard deviations below the expectation that a candidate is judged by
+# By how much of the logarithm a candidate whose binary is there may be judged worse than the next proposal.
+CHEAPER = 0.01
 
 
 class GuidedSearcher(Searcher):
@@ -76,18 +78,21 @@ class GuidedSearcher(Searcher):
         return np.log(self._rows.predicted_us(rows))
 
     def _propose(self) -> Knobs:
-        process = self._process()
-        of_pool, neighbours = self._weighed(), self._neighbours()
-        rows = np.concatenate([self._pool[of_pool], neighbours])
+        rows, error, score = self._scored(self._process())
         if not len(rows):
             return self._any()
-        features = np.concatenate([self._pool_features[of_pool], self._features.of(neighbours)])
-        prior = np.concatenate([self._prior[of_pool], self._predicted(neighbours)])
-        error, sd = process.predict(features)
-        score = prior + error - OPTIMISM * sd
         ties = np.flatnonzero(score <= score.min() + 1e-9)
         best = int(ties[self._rng.integers(len(ties))])
         return self._take(int(rows[best]), float(error[best]))
+
+    def _scored(self, process: _Process) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns unspent rows to choose from, their expected errors, and what they are judged by."""
+        of_pool, neighbours = self._weighed(), self._neighbours()
+        rows = np.concatenate([self._pool[of_pool], neighbours])
+        features = np.concatenate([self._pool_features[of_pool], self._features.of(neighbours)])
+        prior = np.concatenate([self._prior[of_pool], self._predicted(neighbours)])
+        error, sd = process.predict(features)
+        return rows, error, prior + error - OPTIMISM * sd
 
     def _weighed(self) -> np.ndarray:
         """Returns places in the pool of unspent rows to choose from."""
@@ -132,16 +137,19 @@ class GuidedSearcher(Searcher):
             self._ranked = np.argsort(self._prior + process.error(self._pool_features), kind="stable")
         return process
 
-    def _beside(self, row: int, best_us: float, most: int) -> list[Knobs]:
-        """Returns the siblings that may be faster than the best so far, the likeliest first."""
+    def _beside(self, row: int, most: int) -> list[Knobs]:
+        """Returns the siblings that are nearly as promising as the next proposal, the likeliest first."""
         rows = self._rows.siblings(row)
         if not len(rows):
             return []
-        error, sd = self._process().predict(self._features.of(rows))
+        process = self._process()
+        others = self._scored(process)[2]
+        error, sd = process.predict(self._features.of(rows))
         score = self._predicted(rows) + error - OPTIMISM * sd
+        highest = others.min(initial=math.inf) + CHEAPER
         found: list[Knobs] = []
         for place in np.argsort(score, kind="stable"):
-            if len(found) == most or score[place] >= math.log(best_us):
+            if len(found) == most or score[place] > highest:
                 break
             if not self._rows.is_spent(int(rows[place])):  # one before it may do the same
                 found.append(self._take(int(rows[place]), float(error[place])))

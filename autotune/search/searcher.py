@@ -60,24 +60,23 @@ class Searcher(abc.ABC):
         self._spend(knobs)
         self._learn(dict(knobs), value_us)
 
-    def siblings(self, knobs: Mapping[str, Any], best_us: float, most: int) -> list[Knobs]:
+    def siblings(self, knobs: Mapping[str, Any], most: int) -> list[Knobs]:
         """Returns what is worth measuring beside `knobs`, of what differs in run-time knobs alone.
 
         They count as proposed.
 
         Args:
             knobs: What was measured.
-            best_us: The best time so far.
             most: No more than so many.
         """
         row = self._row_of(knobs)
-        return [] if row is None else self._beside(row, best_us, most)
+        return [] if row is None else self._beside(row, most)
 
     def _row_of(self, knobs: Mapping[str, Any]) -> int | None:
         codes = self._rows.encode(knobs)
         return None if codes is None else self._rows.find(codes)
 
-    def _beside(self, row: int, best_us: float, most: int) -> list[Knobs]:
+    def _beside(self, row: int, most: int) -> list[Knobs]:
         """Returns siblings of a row; without a model any of them."""
         rows = [int(sibling) for sibling in self._rows.siblings(row)[:most]]
         for sibling in rows:

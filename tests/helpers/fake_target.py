@@ -281,10 +281,10 @@ def screen(job_id: int, mode: str = "good", variant: int = 0, note: str = "", **
     return ScreenJob(job_id=job_id, candidate=candidate(mode, variant, note, **fields))
 
 
-def shared(job_id: int, order: int, variant: int = 0, mode: str = "good") -> ScreenJob:
+def shared(job_id: int, order: int, variant: int = 0, mode: str = "good", m: int = 8) -> ScreenJob:
     """A candidate whose order is a run-time knob."""
     config = FakeConfig(mode=mode, variant=variant, order=order)
-    one = Candidate(target=NAME, problem=FakeProblem(), config=config, device=FakeDevice())
+    one = Candidate(target=NAME, problem=FakeProblem(m=m), config=config, device=FakeDevice())
     return ScreenJob(job_id=job_id, candidate=one, binary=f"{mode} {variant}")
 
 

@@ -78,6 +78,16 @@ def test_a_job_that_waits_for_a_binary_holds_up_no_other(tmp_path):
     assert compiled(outcomes) == [0, 3]
 
 
+def test_problems_that_each_fit_one_worker_take_turns_and_none_waits_for_ever(tmp_path):
+    with fake_pool(tmp_path, workers=2, card_bytes=1) as pool:
+        for job_id in range(12):
+            pool.submit(shared(job_id, order=job_id, variant=job_id % 2, m=8 * (1 + job_id % 3)))
+        outcomes = collect(pool, 12)
+        pool.submit(shared(12, order=99, m=8))
+        outcomes |= collect(pool, 1)
+    assert all(isinstance(outcome.result, Measured) for outcome in outcomes.values())
+
+
 def test_the_binary_that_was_used_longest_ago_makes_room():
     kept = Binaries()
     for name in range(KEPT_BINARIES):
