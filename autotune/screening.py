@@ -17,10 +17,6 @@ ScreenResult = Measured | LoweredOnly | Failed
 
 _POLL_S = 0.25
 _NEWS_INTERVAL_S = 2.0
-# One more candidate of a binary that a worker holds takes a tenth of the time of one that must be compiled, but as much
-# of the budget of candidates: so only what is this near to the best gets company, and so many at once.
-_PROMISING = 1.02
-_SIBLINGS = 3
 
 
 class Screening:
@@ -54,7 +50,7 @@ class Screening:
         self._budget, self._progress, self._job_ids = budget, progress, job_ids
         self._interrupted, self._clock = interrupted, clock
         self._in_flight: dict[int, dict[str, Any]] = {}
-        self._compiled: dict[int, str | int] = {}  # what is compiled for jobs in flight; some of it for several
+        self._binaries: dict[int, str | int] = {}  # of what is in flight; a number where it shares none
         self._siblings: deque[dict[str, Any]] = deque()
         self._results: dict[str, tuple[dict[str, Any], ScreenResult]] = {}
         self._failed: Counter[str] = Counter()
@@ -105,7 +101,6 @@ class Screening:
 
     def _fill(self) -> None:
         while self._has_room() and self._may_submit():
-            is_compiled = not self._siblings
             asked = self._next_legal()
             if asked is None:
                 return
@@ -116,8 +111,7 @@ class Screening:
             )
             binary = self._binary(knobs)
             self._in_flight[job_id] = knobs
-            if is_compiled:
-                self._compiled[job_id] = job_id if binary is None else binary
+            self._binaries[job_id] = job_id if binary is None else binary
             self._submitted += 1
             self._evaluator.submit(
                 ScreenJob(job_id=job_id, candidate=candidate, protocol=self._protocol, binary=binary)
@@ -125,7 +119,7 @@ class Screening:
 
     def _has_room(self) -> bool:
         """Whether workers have too little to compile, or something to do that needs no compiling."""
-        return bool(self._siblings) or len(set(self._compiled.values())) < self._evaluator.capacity
+        return bool(self._siblings) or len(set(self._binaries.values())) < self._evaluator.capacity
 
     def _binary(self, knobs: Knobs) -> str | None:
         if not self._runtime_knobs:
@@ -138,8 +132,30 @@ class Screening:
             return False
         return seconds is None or self._spent_s() < seconds
 
+    def _next(self) -> dict[str, Any] | None:
+        """Returns what to try next: what the latest proposal's binary serves besides, else the next proposal.
+
+        Measuring a sibling takes a tenth of the time of a candidate that must be compiled, but as much of the budget of
+        candidates. So siblings are asked for only where the seconds end before the candidates.
+        """
+        if self._siblings:
+            return self._siblings.popleft()
+        knobs = self._searcher.ask()
+        if knobs is not None and self._runtime_knobs and self._seconds_bind():
+            self._siblings.extend(self._searcher.siblings(knobs))
+        return knobs
+
+    def _seconds_bind(self) -> bool:
+        """Whether the seconds end before the candidates at the rate so far."""
+        candidates, seconds = self._budget.candidates, self._budget.seconds
+        if candidates is None or seconds is None:
+            return candidates is None
+        left_s, elapsed_s = seconds - self._spent_s(), self._elapsed_s()
+        left = candidates - self.resumed - self._submitted
+        return self._recorded > 0 and self._recorded * left_s < left * elapsed_s
+
     def _next_legal(self) -> tuple[dict[str, Any], Any] | None:
-        while (knobs := self._siblings.popleft() if self._siblings else self._searcher.ask()) is not None:
+        while (knobs := self._next()) is not None:
             config = self._target.config_from_knobs(knobs)
             rejections = self._target.check(self._problem, config, self._device)
             if not rejections:
@@ -156,20 +172,12 @@ class Screening:
             self._ledger.record_screen(knobs, result, self._spent_s())
             self._recorded += 1
             self._take(knobs, result)
-            self._widen(knobs, result)
         if outcomes:
             self._progress.update(self._snapshot())
 
-    def _widen(self, knobs: dict[str, Any], result: ScreenResult) -> None:
-        """Puts forward what a promising candidate's binary can do besides."""
-        if not self._runtime_knobs or self._best_us is None or not isinstance(result, Measured):
-            return
-        if result.timing.score_us <= _PROMISING * self._best_us:
-            self._siblings.extend(self._searcher.siblings(knobs, _SIBLINGS))
-
     def _finished(self, outcome: Outcome) -> tuple[dict[str, Any], ScreenResult]:
         assert not isinstance(outcome.result, Race), "a screening job ended in a race"
-        self._compiled.pop(outcome.job_id, None)
+        self._binaries.pop(outcome.job_id)
         return self._in_flight.pop(outcome.job_id), outcome.result
 
     def _hear_others(self) -> None:

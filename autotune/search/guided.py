@@ -36,8 +36,10 @@ BY_KNOB = 0.5
 SHARED = 0.75
 NOISE_SD = 0.01
 OPTIMISM = 1.0  # standard deviations below the expectation that a candidate is judged by
-# By how much of the logarithm a candidate whose binary is there may be judged worse than the next proposal.
-CHEAPER = 0.01
+# By how much of the logarithm a sibling of a proposal, which need not be compiled, may be judged worse than the next
+# proposal; and so many of them at most.
+CHEAPER = 0.03
+MOST_SIBLINGS = 7
 
 
 class GuidedSearcher(Searcher):
@@ -137,9 +139,10 @@ class GuidedSearcher(Searcher):
             self._ranked = np.argsort(self._prior + process.error(self._pool_features), kind="stable")
         return process
 
-    def _beside(self, row: int, most: int) -> list[Knobs]:
+    def siblings(self, knobs: Mapping[str, Any]) -> list[Knobs]:
         """Returns the siblings that are nearly as promising as the next proposal, the likeliest first."""
-        rows = self._rows.siblings(row)
+        row = self._row_of(knobs)
+        rows = self._rows.siblings(row) if row is not None else np.zeros(0, np.int64)
         if not len(rows):
             return []
         process = self._process()
@@ -149,7 +152,7 @@ class GuidedSearcher(Searcher):
         highest = others.min(initial=math.inf) + CHEAPER
         found: list[Knobs] = []
         for place in np.argsort(score, kind="stable"):
-            if len(found) == most or score[place] > highest:
+            if len(found) == MOST_SIBLINGS or score[place] > highest:
                 break
             if not self._rows.is_spent(int(rows[place])):  # one before it may do the same
                 found.append(self._take(int(rows[place]), float(error[place])))

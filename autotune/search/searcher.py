@@ -60,28 +60,16 @@ class Searcher(abc.ABC):
         self._spend(knobs)
         self._learn(dict(knobs), value_us)
 
-    def siblings(self, knobs: Mapping[str, Any], most: int) -> list[Knobs]:
-        """Returns what is worth measuring beside `knobs`, of what differs in run-time knobs alone.
+    def siblings(self, knobs: Mapping[str, Any]) -> list[Knobs]:
+        """Returns what is worth measuring beside a proposal, of what differs in run-time knobs alone.
 
-        They count as proposed.
-
-        Args:
-            knobs: What was measured.
-            most: No more than so many.
+        They count as proposed. Without a model nothing says what is worth it.
         """
-        row = self._row_of(knobs)
-        return [] if row is None else self._beside(row, most)
+        return []
 
     def _row_of(self, knobs: Mapping[str, Any]) -> int | None:
         codes = self._rows.encode(knobs)
         return None if codes is None else self._rows.find(codes)
-
-    def _beside(self, row: int, most: int) -> list[Knobs]:
-        """Returns siblings of a row; without a model any of them."""
-        rows = [int(sibling) for sibling in self._rows.siblings(row)[:most]]
-        for sibling in rows:
-            self._rows.spend(sibling)
-        return [self._rows.knobs(sibling) for sibling in rows]
 
     def _spend(self, knobs: Mapping[str, Any]) -> bool:
         """Marks `knobs` as proposed and returns whether they were legal and not proposed before."""

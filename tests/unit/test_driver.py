@@ -7,6 +7,7 @@ import itertools
 import os
 import signal
 
+import numpy as np
 import pytest
 
 from autotune.driver import Stages, run
@@ -391,22 +392,34 @@ def test_an_exhaustive_run_asks_for_all_that_a_binary_serves_together(tmp_path):
     assert dict(result.problems[0].winner.knobs) == BEST
 
 
-def test_what_is_promising_gets_company_of_its_binary_and_counts_as_a_candidate(tmp_path):
-    target = ScriptedTarget(defaults=[BEST | {"order": "columns"}], runtime_knobs=ORDERS)
-    evaluator = ScriptedEvaluator(capacity=1)
-    tuned(tmp_path, evaluator, target, sampler="local", candidates=4)
-    # The first is the best so far, so that the three others of its binary follow, whatever the sampler would draw.
-    assert len(evaluator.screened) == 4
-    assert {without_orders(knobs) for knobs in evaluator.screened} == {without_orders(BEST)}
+class PredictingTarget(ScriptedTarget):
+    """The order matters to nobody, and the model knows all times."""
+
+    def space(self, problem, device, narrowing):
+        space = super().space(problem, device, narrowing)
+        names, values = list(space.knobs), list(space.knobs.values())
+        space.predicted_us = lambda codes: np.array(
+            [orderless_time_us({n: v[c] for n, v, c in zip(names, values, row)}) for row in codes]
+        )
+        return space
 
 
-def test_what_is_far_behind_gets_no_company(tmp_path):
-    slow = {"tile_m": 64, "tile_n": 64, "stages": 1, "order": "rows", "persistent": True}
-    target = ScriptedTarget(defaults=[BEST, slow], knobs=ScriptedTarget().knobs, runtime_knobs=("order",))
-    evaluator = ScriptedEvaluator(capacity=1)
-    tuned(tmp_path, evaluator, target, sampler="local", candidates=6)
-    assert evaluator.screened[1] == BEST | {"order": "columns"}
-    assert slow | {"order": "columns"} not in evaluator.screened
+def orderless_time_us(knobs):
+    return smooth_time_us({**knobs, "order": "rows"})
+
+
+@pytest.mark.parametrize(("candidates", "is_widened"), [(None, True), (20, False)])
+def test_a_binary_is_made_the_most_of_where_seconds_are_scarce_and_not_candidates(
+    tmp_path, candidates, is_widened
+):
+    evaluator = ScriptedEvaluator(orderless_time_us, capacity=1)
+    target = PredictingTarget(runtime_knobs=("order",))
+    tuned(tmp_path, evaluator, target, sampler="guided", candidates=candidates)
+    pairs = [
+        dict(first, order="") == dict(second, order="")
+        for first, second in itertools.batched(evaluator.screened[:20], 2)
+    ]
+    assert all(pairs) if is_widened else sum(pairs) < 5
 
 
 @pytest.mark.parametrize(

@@ -225,42 +225,40 @@ def by_tile(knobs):
     return 10.0 + knobs["tile"] / 64
 
 
-def test_siblings_are_those_that_are_as_promising_as_the_next_proposal():
+def test_siblings_are_those_that_are_nearly_as_promising_as_the_next_proposal():
     searcher = make_searcher(ScriptedSearch(sampler="guided"), ordered_space(by_order), [])
     slow = {"tile": 192, "order": "a"}
     searcher.tell(slow, by_order(slow))  # 13 us; its siblings take 14 and more, others 11
-    assert searcher.siblings(slow, 3) == []
+    assert searcher.siblings(slow) == []
     second = {"tile": 64, "order": "b"}
     searcher.tell(
         second, by_order(second)
-    )  # 12 us; its sibling a takes 11, and c and d more than the 12 of a larger tile
-    assert searcher.siblings(second, 3) == [{"tile": 64, "order": "a"}]
-    assert searcher.siblings(second, 3) == []
+    )  # 12 us, as a larger tile will; its sibling a takes 11, c and d 13
+    assert searcher.siblings(second) == [{"tile": 64, "order": "a"}]
+    assert searcher.siblings(second) == []
 
 
-def test_of_siblings_that_do_the_same_one_is_proposed_and_no_more_than_asked_for():
+def test_of_siblings_that_do_the_same_one_is_proposed_and_each_only_once():
     first = {"tile": 64, "order": "a"}
     searcher = make_searcher(ScriptedSearch(sampler="guided"), ordered_space(by_tile), [])
     searcher.tell(first, by_tile(first))
-    found = searcher.siblings(first, 3)
-    assert sorted(knobs["order"] for knobs in found) in (["b", "c"], ["b", "d"])
-    searcher = make_searcher(ScriptedSearch(sampler="guided"), ordered_space(by_tile), [])
-    searcher.tell(first, by_tile(first))
-    assert len(searcher.siblings(first, 1)) == 1
-
-
-@pytest.mark.parametrize("sampler", ["local", "tpe", "random"])
-def test_without_a_model_any_siblings_are_taken(sampler):
-    searcher = make_searcher(ScriptedSearch(sampler=sampler), ordered_space(), [])
-    siblings = searcher.siblings({"tile": 128, "order": "a"}, 2)
-    assert siblings == [{"tile": 128, "order": "b"}, {"tile": 128, "order": "c"}]
+    siblings = searcher.siblings(first)
+    assert sorted(knobs["order"] for knobs in siblings) in (["b", "c"], ["b", "d"])
     rest = [searcher.ask() for _ in range(searcher.remaining)]
     assert not any(knobs in rest for knobs in siblings)
 
 
-def test_without_runtime_knobs_there_are_no_siblings():
-    searcher = make_searcher(ScriptedSearch(sampler="local"), ordered_space(runtime_knobs=()), [])
-    assert searcher.siblings({"tile": 128, "order": "a"}, 2) == []
+def test_no_more_siblings_than_are_worth_it(monkeypatch):
+    monkeypatch.setattr("autotune.search.guided.MOST_SIBLINGS", 1)
+    searcher = make_searcher(ScriptedSearch(sampler="guided"), ordered_space(by_tile), [])
+    assert len(searcher.siblings({"tile": 64, "order": "a"})) == 1
+
+
+@pytest.mark.parametrize("runtime_knobs", [(), ("order",)])
+def test_without_a_model_or_runtime_knobs_there_are_no_siblings(runtime_knobs):
+    model_us = None if runtime_knobs else by_tile
+    searcher = make_searcher(ScriptedSearch(), ordered_space(model_us, runtime_knobs), [])
+    assert searcher.siblings({"tile": 128, "order": "a"}) == []
 
 
 def test_failures_are_neither_repeated_nor_learnt_from():
