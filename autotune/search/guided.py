@@ -38,7 +38,7 @@ NOISE_SD = 0.01
 OPTIMISM = 1.0  # standard deviations below the expectation that a candidate is judged by
 # By how much of the logarithm a sibling of a proposal, which need not be compiled, may be judged worse than the next
 # proposal; and so many of them at most.
-CHEAPER = 0.03
+CHEAPER = 0.01
 MOST_SIBLINGS = 7
 
 

@@ -410,8 +410,9 @@ def orderless_time_us(knobs):
 
 @pytest.mark.parametrize(("candidates", "is_widened"), [(None, True), (20, False)])
 def test_a_binary_is_made_the_most_of_where_seconds_are_scarce_and_not_candidates(
-    tmp_path, candidates, is_widened
+    tmp_path, monkeypatch, candidates, is_widened
 ):
+    monkeypatch.setattr("autotune.search.guided.CHEAPER", 0.5)  # of which siblings, is not the question here
     evaluator = ScriptedEvaluator(orderless_time_us, capacity=1)
     target = PredictingTarget(runtime_knobs=("order",))
     tuned(tmp_path, evaluator, target, sampler="guided", candidates=candidates)
