@@ -58,6 +58,9 @@ _KNOBS: dict[str, tuple[Any, ...]] = {
 assert set(_KNOBS) == set(KNOB_NAMES)
 _SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48)
 _MOST_WAVES = 4  # of CTAs that splitting k may give
+_AT_ONCE = (
+    2**16
+)  # rows that rules look at; more would take a gigabyte for spaces of millions, and no less time
 
 
 def default_knobs(problem: Problem, device: Device) -> dict[str, tuple[Any, ...]]:
@@ -83,7 +86,7 @@ def default_knobs(problem: Problem, device: Device) -> dict[str, tuple[Any, ...]
     knobs["tile_n"] = tuple(size for size in knobs["tile_n"] if size < 2 * problem.n or size <= 64)
     knobs["split_k"] = _splits(problem, device)
     if len(knobs["split_k"]) > 1:
-        knobs["raster_width"] = (8,)  # any: so few tiles are all walked at once
+        knobs |= {"grid_minor": ("m",), "raster_width": (8,)}  # any: so few tiles are all walked at once
         knobs["combine"] = ("kernel", "cluster")
     for config in heuristic_configs(
         problem, device
@@ -282,19 +285,22 @@ class Space:
         """Returns the rows that no rule drops; each row stands for `weight` raw configurations."""
         if not rules or not len(codes):
             return codes
-        facts = Facts(self.problem, Columns(self._arrays(names, codes, rules)), self.device)
-        kept = np.ones(len(codes), dtype=bool)
-        for rule in rules:
-            broken = kept & np.asarray(rule.breaks(facts), dtype=bool)
-            if dropped := int(broken.sum()):
-                rejected[rule.id] = rejected.get(rule.id, 0) + dropped * weight
-                row = codes[np.argmax(broken)]
-                assigned = {name: self.knobs[name][code] for name, code in zip(names, row, strict=True)}
-                examples[rule.id] = {
-                    name: assigned.get(name, values[0]) for name, values in self.knobs.items()
-                }
-                kept &= ~broken
-        return codes[kept]
+        pieces = []
+        for start in range(0, len(codes), _AT_ONCE):
+            piece = codes[start : start + _AT_ONCE]
+            facts = Facts(self.problem, Columns(self._arrays(names, piece, rules)), self.device)
+            kept = np.ones(len(piece), dtype=bool)
+            for rule in rules:
+                broken = kept & np.asarray(rule.breaks(facts), dtype=bool)
+                if dropped := int(broken.sum()):
+                    rejected[rule.id] = rejected.get(rule.id, 0) + dropped * weight
+                    row = piece[np.argmax(broken)]
+                    assigned = {name: self.knobs[name][code] for name, code in zip(names, row, strict=True)}
+                    example = {name: assigned.get(name, values[0]) for name, values in self.knobs.items()}
+                    examples.setdefault(rule.id, example)
+                    kept &= ~broken
+            pieces.append(piece[kept])
+        return np.concatenate(pieces)
 
     def _arrays(self, names: Sequence[str], codes: np.ndarray, rules: list[Rule]) -> dict[str, Any]:
         """Returns a column for each knob that the rules read; what they do not read may be anything."""
