@@ -72,21 +72,24 @@ class Terms:
 
     Attributes:
         launch: Of the kernel.
-        tensor, wgmma_chain, smem, sm_read, l2, ring, tma_issue: What the steps of a CTA's tiles would take if nothing
-            but this bound them: the tensor cores, the wait of a warpgroup for its own WGMMAs, shared memory, what one
-            SM reads, what all read from L2, too few bytes in flight, and the issue of copies.
+        tensor, power, wgmma_chain, smem, sm_read, l2, outside, ring, tma_issue: What the steps of a CTA's tiles would
+            take if nothing but this bound them: the tensor cores of an SM, the power of those of all SMs, the wait of
+            a warpgroup for its own WGMMAs, shared memory, what one SM reads, what all read from L2, tiles beyond an
+            edge, too few bytes in flight, and the issue of copies.
         epilogue: Of a CTA's tiles, and what starts and ends them.
         exchange: What a CTA's tiles wait for the other parts of k, where the CTAs of a cluster add them.
-        hbm: What device memory takes, whatever the CTAs do.
+        hbm: What device memory takes, whatever the CTAs do, and the wait for the SMs that it served last.
         add, pad: Further kernels: adding stored parts of k, and copies of operands and result.
     """
 
     launch: Any
     tensor: Any
+    power: Any
     wgmma_chain: Any
     smem: Any
     sm_read: Any
     l2: Any
+    outside: Any
     ring: Any
     tma_issue: Any
     epilogue: Any
@@ -96,7 +99,8 @@ class Terms:
     pad: Any
 
 
-STEPS = ("tensor", "wgmma_chain", "smem", "sm_read", "l2", "ring", "tma_issue")
+_APART = ("launch", "epilogue", "exchange", "hbm", "add", "pad")
+STEPS = tuple(field.name for field in fields(Terms) if field.name not in _APART)
 
 
 def total_us(t: Terms, rates: Rates) -> Any:
@@ -142,7 +146,8 @@ def terms(problem: Problem, c: Any, drained: Any, device: Device, rates: Rates) 
     cluster = c.cluster_m * c.cluster_n
     in_m = -(-p.m // (c.tile_m * c.cluster_m))
     in_n = -(-p.n // (c.tile_n * c.cluster_n))
-    at_once, tiles = _walk(c, in_m * in_n * p.batch * stored_parts, cluster * exchanging, device, rates)
+    clusters, ctas = in_m * in_n * p.batch * stored_parts, cluster * exchanging
+    at_once, tiles = _walk(c, clusters, ctas, device, rates)
     # One step of a tile.
     steps = -(-p.k // (c.tile_k * c.split_k))
     own = WGMMA_ROWS * blocks * (columns + rates.wgmma_columns) * c.tile_k / rates.sm_macs
@@ -154,28 +159,38 @@ def terms(problem: Problem, c: Any, drained: Any, device: Device, rates: Rates) 
     smem = moved * (128 / swizzle) ** rates.narrow / rates.sm_smem_bytes
     read = step_bytes * (128 / swizzle) ** rates.narrow_read / rates.sm_read_bytes
     from_l2 = (c.tile_m / c.cluster_n + c.tile_n / c.cluster_m) * c.tile_k * size
-    latency = rates.latency_us + rates.peer_us * (cluster - 1) + copies * rates.copy_us
-    ring = (latency + chain * (1 + c.delay_release) + read) / c.stages
+    requested = from_l2 * at_once * ctas  # by all CTAs in a step
+    read_bytes, stored_bytes = _hbm_bytes(p, c, in_m, in_n, at_once, size, out_size * stored_parts)
+    missed = lesser(read_bytes / (steps * clusters * ctas * from_l2), 1)  # share of what is asked of L2
+    latency = rates.latency_us + rates.miss_us * missed + rates.peer_us * (cluster - 1) + copies * rates.copy_us
+    # A slot is free once its WGMMAs are done, or, released later, once those of the next slot have been issued: then
+    # one slot fewer is filled ahead, and no WGMMA is waited for.
+    slots = c.stages - c.delay_release
+    ring = (latency + read + chain * (1 - c.delay_release)) / slots
     all_steps = tiles * steps
-    # The epilogue, and the first loads of a tile where nothing hides them.
+    # The epilogue, and between two tiles what nothing hides: a CTA's start, the first loads.
     pieces = (wg_m // c.epi_m) * (wg_n // c.epi_n)
     store = (c.tile_m * c.tile_n * out_size / rates.sm_store_bytes + pieces * rates.piece_us) / exchanging
     others = (exchanging - 1) / exchanging  # share of its tile that a CTA sends, and as much comes in
     exchange = rates.exchange_us * (exchanging > 1) + others * 4 * c.tile_m * c.tile_n / rates.exchange_bytes
+    meeting = rates.cluster_us * (ctas > 1)
     is_exposed = 1 - c.persistent * (1 - drained * 1)
-    start = rates.tile_us + rates.cta_us * (1 - c.persistent) + latency * is_exposed
+    between = (rates.cta_us + meeting) * (1 - c.persistent) + latency * is_exposed
+    uneven = rates.uneven * requested * lesser(slots, all_steps)
     return Terms(
-        launch=rates.launch_us + latency,
+        launch=rates.launch_us + latency + meeting,
         tensor=all_steps * own * c.compute_wgs,
+        power=steps * own * c.compute_wgs * clusters * ctas / rates.powered_sms,
         wgmma_chain=all_steps * chain,
         smem=all_steps * smem,
         sm_read=all_steps * read,
-        l2=all_steps * from_l2 * at_once * cluster * exchanging / rates.l2_bytes,
+        l2=all_steps * requested * (128 / swizzle) ** rates.narrow_read / rates.l2_bytes,
+        outside=_outside_bytes(p, c, in_m, in_n, size) / rates.outside_bytes,
         ring=all_steps * ring,
         tma_issue=all_steps * copies * rates.copy_us,
-        epilogue=tiles * (store + start),
+        epilogue=tiles * (store + rates.tile_us) + (tiles - 1) * between,
         exchange=tiles * exchange,
-        hbm=_hbm_bytes(p, c, in_m, in_n, at_once, size, out_size * stored_parts) / rates.hbm_bytes,
+        hbm=(read_bytes + stored_bytes + uneven) / rates.hbm_bytes,
         add=_add_us(p, stored_parts, rates),
         pad=padding_us(p, c.edges, rates),
     )
@@ -211,10 +226,13 @@ def _loads(p: Problem, c: Any, wg_m: Any, wg_n: Any, size: int) -> tuple[Any, An
     return swizzle, copies
 
 
-def _hbm_bytes(p: Problem, c: Any, in_m: Any, in_n: Any, at_once: Any, size: int, stored: Any) -> Any:
-    """Returns what device memory moves: each operand once, and again what L2 does not hold from wave to wave.
+def _hbm_bytes(
+    p: Problem, c: Any, in_m: Any, in_n: Any, at_once: Any, size: int, stored: Any
+) -> tuple[Any, Any]:
+    """Returns what device memory gives, each operand once and again what L2 does not hold of it from wave to wave, and
+    what it takes.
 
-    One that all products share is read again for each of them, as far as L2 does not hold both operands of one.
+    An operand that all products share is read again for each of them, as far as L2 does not hold both operands of one.
     """
     once = (p.lhs_batch * p.m + p.rhs_batch * p.n) * p.k * size
     distinct = p.batch * (p.m + p.n) * p.k * size
@@ -231,7 +249,14 @@ def _hbm_bytes(p: Problem, c: Any, in_m: Any, in_n: Any, at_once: Any, size: int
     again = (read - distinct) * (read > distinct)
     missed = max(0.0, 1 - _L2_BYTES / once)
     shared = (distinct - once) * missed_by_next
-    return once + shared + again * missed + p.batch * p.m * p.n * stored
+    return once + shared + again * missed, p.batch * p.m * p.n * stored
+
+
+def _outside_bytes(p: Problem, c: Any, in_m: Any, in_n: Any, size: int) -> Any:
+    """Returns what TMA fills with zeros for CTAs of a cluster whose whole tile lies beyond an edge."""
+    rows = (in_m * c.cluster_m - -(-p.m // c.tile_m)) * c.tile_m
+    columns = (in_n * c.cluster_n - -(-p.n // c.tile_n)) * c.tile_n
+    return p.batch * (rows * in_n + columns * in_m) * p.k * size
 
 
 def _add_us(p: Problem, stored_parts: Any, rates: Rates) -> Any:

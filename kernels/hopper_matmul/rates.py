@@ -41,6 +41,7 @@ class Rates:
 
     launch_us: float
     sm_macs: float
+    powered_sms: float
     wgmma_columns: float
     sm_smem_bytes: float
     bubble_us: float
@@ -49,13 +50,17 @@ class Rates:
     copy_us: float
     sm_read_bytes: float
     l2_bytes: float
+    outside_bytes: float
     latency_us: float
+    miss_us: float
     peer_us: float
     hbm_bytes: float
+    uneven: float
     sm_store_bytes: float
     piece_us: float
     tile_us: float
     cta_us: float
+    cluster_us: float
     add_us: float
     add_bytes: float
     exchange_us: float
@@ -74,6 +79,7 @@ class Rates:
 _H200 = Rates(
     launch_us=0.877,
     sm_macs=3390000.0,
+    powered_sms=120.0,
     wgmma_columns=4.69,
     sm_smem_bytes=324000.0,
     bubble_us=0.07,
@@ -82,13 +88,17 @@ _H200 = Rates(
     copy_us=0.0213,
     sm_read_bytes=116000.0,
     l2_bytes=13000000.0,
+    outside_bytes=1.2e6,
     latency_us=0.566,
+    miss_us=0.3,
     peer_us=0.047,
     hbm_bytes=4680000.0,
+    uneven=0.3,
     sm_store_bytes=152000.0,
     piece_us=0.052,
     tile_us=0.241,
     cta_us=0.395,
+    cluster_us=0.3,
     add_us=1.74,
     add_bytes=6180000.0,
     # None of those exchanged parts: these two are from 22 configurations of two parts, each with both ways of adding.
