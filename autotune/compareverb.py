@@ -51,7 +51,7 @@ def compare(
     names = _samplers(samplers)
     config = runconfig.override(runconfig.load_run_config(path), results=results)
     file = Path(plot) if plot else config.results / "compare" / f"{config.name}.svg"
-    arenas = _arenas(config)
+    arenas = arenas_of(config)
     require_writable(file.parent, Place(path="--plot") if plot else config.results_place)
     print(
         f"regret of the best so far, median of {seeds} seeds [95% interval of the median], by candidates measured",
@@ -76,7 +76,12 @@ def _samplers(text: str) -> list[str]:
     return list(dict.fromkeys([BASELINE, *asked]))
 
 
-def _arenas(config: RunConfig) -> list[Arena]:
+def arenas_of(config: RunConfig) -> list[Arena]:
+    """Returns the recorded spaces of a config's problems; names on standard output the problems that have none.
+
+    Raises:
+        InputError: None of the problems is recorded.
+    """
     target = load_target(config.target)
     kind = None if config.device == "auto" else config.device
     arenas, missing = [], []

@@ -3,9 +3,9 @@
     PYTHONPATH=.:kernels python benchmarks/fit_cost.py [FILE ...]
 
 A file is a recorded space (.json.gz), a study of a run (.journal), or a list of {"p": problem, "kw": knobs, "us": time}
-(.json); without files those of results/recorded and results/trials are taken. Prints, for each problem, what a model
-fitted to all the others says of it, then the constants as `kernels/hopper_matmul/rates.py` holds them. Takes some
-seconds a problem.
+(.json); without files the spaces of results/recorded are taken. Prints, for each problem, what a model fitted to all
+others says of it, then the constants as `kernels/hopper_matmul/rates.py` holds them. Takes ten seconds a problem.
+With --shipped, prints what the constants that ship say of the files, and fits nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import dataclasses
 import json
 import statistics
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,16 +32,17 @@ from hopper_matmul.config import Config
 from hopper_matmul.cost import DRAINED, terms, total_us
 from hopper_matmul.hardware import Device, device_named
 from hopper_matmul.problem import Problem
-from hopper_matmul.rates import Rates
+from hopper_matmul.rates import Rates, rates_of
 from hopper_matmul.space import Columns
 
 NAMES = tuple(field.name for field in dataclasses.fields(Rates))
-COUNTS = ("clusters_of_4",)  # whole numbers, tried one by one below, for a fit by slopes does not see them
+COUNTS = ("clusters_of_4",)  # whole numbers, which a fit by slopes does not see
 LEAST_ROWS = 20
 PRIOR_SD = 17.0  # of a constant's logarithm, in the units of a residual: it holds what no row speaks of
 MOST_ERROR = 4e-3  # relative, of rows in a list that say how wrong their results were
 
-# Where a fit begins: round figures that owe nothing to what it is fitted to, or judged by.
+# Where a fit begins: round figures that owe nothing to what it is fitted to, or judged by, but for two that are known: a
+# count, and that a request for a row of half a swizzle takes as long as for a whole one.
 START = Rates(
     launch_us=2.0,
     sm_macs=3e6,
@@ -97,19 +98,20 @@ def main() -> None:
     parser.add_argument("files", nargs="*", metavar="FILE")
     parser.add_argument("--device", default="NVIDIA H200", metavar="KIND")
     parser.add_argument("--skip-judging", action="store_true", help="only print the constants")
+    parser.add_argument("--shipped", action="store_true", help="judge the constants that ship, and fit none")
     arguments = parser.parse_args()
     device = device_named(arguments.device)
-    files = [Path(file) for file in arguments.files] or [
-        *sorted(Path("results/recorded").glob("*.json.gz")),
-        *sorted(Path("results/trials").glob("*.journal")),
-    ]
+    files = [Path(file) for file in arguments.files] or sorted(Path("results/recorded").glob("*.json.gz"))
     groups = [group for file in files for group in groups_of(file)]
     if not groups:
         sys.exit(
             f"no problem with {LEAST_ROWS} measured configurations in {', '.join(map(str, files)) or 'no files'}"
         )
+    if arguments.shipped:
+        report([(group, rates_of(device)) for group in groups], device)
+        return
     if not arguments.skip_judging:
-        judge(groups, device)
+        report(left_out(groups, device), device)
     found = fitted(groups, device)
     print("Rates(")
     for name in NAMES:
@@ -181,21 +183,12 @@ def predicted(group: Group, device: Device, rates: Rates) -> np.ndarray:
 
 
 def fitted(groups: list[Group], device: Device) -> Rates:
-    """Returns the constants that fit best."""
-    quarter = device.sm_count // 4
-    starts = [
-        dataclasses.replace(START, clusters_of_4=float(count)) for count in range(quarter - 4, quarter + 1)
-    ]
-    return min((fit(groups, device, one) for one in starts), key=lambda found: found[0])[1]
-
-
-def fit(groups: list[Group], device: Device, start: Rates) -> tuple[float, Rates]:
-    """Returns the loss of the best constants near `start`, and them; its counts stay."""
+    """Returns the constants that fit best, from `START`; its counts stay."""
     free = [name for name in NAMES if name not in COUNTS]
 
     def rates_at(logs: np.ndarray) -> Rates:
-        changed = {name: getattr(start, name) * float(np.exp(log)) for name, log in zip(free, logs)}
-        return dataclasses.replace(start, **changed)
+        changed = {name: getattr(START, name) * float(np.exp(log)) for name, log in zip(free, logs)}
+        return dataclasses.replace(START, **changed)
 
     def residuals(logs: np.ndarray) -> np.ndarray:
         rates = rates_at(logs)
@@ -210,29 +203,43 @@ def fit(groups: list[Group], device: Device, start: Rates) -> tuple[float, Rates
     found = least_squares(
         residuals, np.zeros(len(free)), bounds=(-2.5, 2.5), loss="soft_l1", f_scale=0.1, max_nfev=60
     )
-    return float(found.cost), rates_at(found.x)
+    return rates_at(found.x)
 
 
-def judge(groups: list[Group], device: Device) -> None:
-    """Prints for each group how a model that was fitted to all other problems ranks it."""
-    print(
-        "by a model fitted to the other problems: rank correlation, scatter, regret of its first, best of 4, best of 16"
-    )
+def left_out(groups: list[Group], device: Device) -> Iterator[tuple[Group, Rates]]:
+    """Yields each group with the constants that are fitted to all other problems."""
     for problem in dict.fromkeys(group.problem for group in groups):
         others = [group for group in groups if group.problem != problem]
-        rates = fit(others, device, START)[1] if others else START
-        for group in groups:
-            if group.problem == problem:
-                guess_us, time_us = predicted(group, device, rates), group.time_us
-                order = np.argsort(guess_us, kind="stable")
-                regret = " ".join(
-                    f"{time_us[order[:count]].min() / time_us.min() - 1:7.1%}" for count in (1, 4, 16)
-                )
-                print(
-                    f"{problem.describe():28} {len(time_us):5} rows {spearmanr(guess_us, time_us)[0]:6.2f} "
-                    f"{np.log(guess_us / time_us).std():6.1%} {regret}  {group.source}",
-                    flush=True,
-                )
+        rates = fitted(others, device) if others else START
+        yield from ((group, rates) for group in groups if group.problem == problem)
+
+
+def report(judged: Iterable[tuple[Group, Rates]], device: Device) -> None:
+    """Prints how each group is ranked by its constants, and the mean, median and worst regrets."""
+    print(
+        "rank correlation, scatter, regret of the model's first choice, of the best of its first 4, and of 16"
+    )
+    found = []
+    for group, rates in judged:
+        guess_us, time_us = predicted(group, device, rates), group.time_us
+        order = np.argsort(guess_us, kind="stable")
+        # Twins, and whatever else the model takes for equal, are any first choice.
+        first_us = time_us[guess_us <= guess_us.min() * (1 + 1e-9)].mean()
+        regrets = (
+            np.array([first_us, *(time_us[order[:count]].min() for count in (4, 16))]) / time_us.min() - 1
+        )
+        found.append(regrets)
+        print(
+            f"{group.problem.describe():28} {len(time_us):5} rows {spearmanr(guess_us, time_us)[0]:6.2f} "
+            f"{np.log(guess_us / time_us).std():6.1%}{_percents(regrets)}  {group.source}",
+            flush=True,
+        )
+    for name, of in (("mean", np.mean), ("median", np.median), ("worst", np.max)):
+        print(f"{name:53}{_percents(of(found, axis=0))}")
+
+
+def _percents(shares: np.ndarray) -> str:
+    return "".join(f" {share:7.1%}" for share in shares)
 
 
 if __name__ == "__main__":

@@ -61,6 +61,19 @@ class GuidedSearcher(Searcher):
         self._flying: dict[int, float] = {}  # the error that is expected of each
         self._free = [j for j, values in enumerate(rows.choices) if len(values) > 1]
         self._since_ranking = 0
+        if len(
+            self._pool
+        ):  # before the untuned choices: these come from a short list, and may lie outside the space
+            self._defaults.appendleft(rows.knobs(int(self._pool[self._ranked[0]])))
+
+    def ask(self) -> Knobs | None:
+        knobs = super().ask()
+        codes = None if knobs is None else self._rows.encode(knobs)
+        row = None if codes is None else self._rows.find(codes)
+        if row is not None:  # untuned choices are in flight too
+            self._flying.setdefault(row, 0.0)
+            self._rows.spend_twins(row)
+        return knobs
 
     def _best_of_many(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns the rows that are chosen from, and the logarithms of their predicted times."""
@@ -165,7 +178,6 @@ class GuidedSearcher(Searcher):
 
     def _take(self, row: int, error: float) -> Knobs:
         self._rows.spend(row)
-        self._rows.spend_twins(row)
         self._flying[row] = error
         return self._rows.knobs(row)
 

@@ -70,13 +70,15 @@ def test_the_terms_of_a_large_product_are_those_worked_out_by_hand():
     # 32 x 16 = 512 tiles over 132 SMs are 4 in turn, of 64 steps of 128 x 256 x 64 products each.
     products = 4 * 64 * 128 * (256 + rates.wgmma_columns) * 64
     assert found.terms_us["tensor"] == pytest.approx(products / rates.sm_macs)
+    # All 512 tiles draw on the power that keeps fewer than 132 SMs at that rate.
+    assert found.terms_us["power"] == pytest.approx(products * 128 / rates.sm_macs / rates.powered_sms)
     # Each step reads (128 + 256) x 64 elements of two bytes.
     assert found.terms_us["sm_read"] == pytest.approx(4 * 64 * 384 * 64 * 2 / rates.sm_read_bytes)
     assert found.terms_us["add"] == found.terms_us["pad"] == 0
-    assert found.binds == "tensor"
+    assert found.binds == "power"
     assert found.total_us == pytest.approx(predicted_us(p, config, DEVICE))
     assert found.total_us > max(found.terms_us[name] for name in STEPS)
-    assert found.text().startswith(f"{found.total_us:.1f} us, bound by tensor (tensor ")
+    assert found.text().startswith(f"{found.total_us:.1f} us, bound by power (power ")
 
 
 def test_a_skinny_product_is_bound_by_device_memory():
@@ -93,7 +95,44 @@ def test_a_skinny_product_is_bound_by_device_memory():
     assert found.binds == "hbm"
     # 4096 x 14336 + 16 x 14336 elements are read once, and 16 x 4096 written.
     moved = 2 * (4096 * 14336 + 16 * 14336 + 16 * 4096)
-    assert found.terms_us["hbm"] == pytest.approx(moved / rates_of(DEVICE).hbm_bytes)
+    # The rings of 64 CTAs hold 8 slots of 16 + 64 rows of 128 elements each.
+    held = 64 * 8 * (16 + 64) * 128 * 2
+    rates = rates_of(DEVICE)
+    assert found.terms_us["hbm"] == pytest.approx((moved + rates.uneven * held) / rates.hbm_bytes)
+
+
+def test_a_ctas_start_counts_between_tiles_only():
+    # 128 tiles are one for each CTA, whether or not it would walk on; 256 are not.
+    knobs = {"tile_m": 128, "tile_n": 128}
+    one_each, two_each = (
+        us(problem(m, 2048, 512), **knobs, persistent=False) - us(problem(m, 2048, 512), **knobs)
+        for m in (1024, 2048)
+    )
+    assert one_each == pytest.approx(0) and two_each > 0.5
+
+
+def test_a_tile_wholly_beyond_an_edge_is_filled_with_zeros():
+    # Clusters of two tiles of 128 rows reach 128 rows beyond 384: 8 tiles of columns, each of 8,192 elements of k.
+    beyond, within = (
+        explain(problem(m, 1024, 8192), Config(cluster_m=2), DEVICE).terms_us["outside"] for m in (384, 300)
+    )
+    assert beyond == pytest.approx(8 * 128 * 8192 * 2 / rates_of(DEVICE).outside_bytes)
+    # Rows 300 to 383 lie beyond an edge too, but no more tiles than before.
+    assert within == beyond
+    assert explain(problem(300, 1024, 8192), Config(cluster_m=1), DEVICE).terms_us["outside"] == 0
+
+
+def test_what_misses_l2_takes_longer_to_come():
+    # Each of 64 CTAs reads columns of its own from device memory; 64 tiles of 8 x 8 read theirs eight times from L2.
+    rates, knobs = rates_of(DEVICE), {"tile_m": 128, "tile_n": 128, "stages": 2}
+    ring_us = {
+        sizes: explain(problem(*sizes), Config.from_knobs(knobs), DEVICE).terms_us["ring"]
+        for sizes in ((128, 8192, 4096), (1024, 1024, 4096))
+    }
+    # Of the tiles 65 of 128 bytes miss, or 16 of 128; 64 steps over two slots.
+    assert ring_us[128, 8192, 4096] - ring_us[1024, 1024, 4096] == pytest.approx(
+        64 / 2 * rates.miss_us * (65 - 16) / 128
+    )
 
 
 def test_a_shared_operand_crosses_device_memory_once_while_the_cache_holds_it():

@@ -142,6 +142,13 @@ class ModelledSpace(ScriptedSpace):
         return np.array([self._model_us(dict(zip(self.knobs, row))) for row in codes.tolist()])
 
 
+class TwinSpace(ModelledSpace):
+    """With d = 0, configurations that differ in e alone lower to the same module."""
+
+    def twins(self, codes):
+        return [(*codes[:4], code) for code in range(6) if code != codes[4]] if codes[3] == 0 else []
+
+
 def half_wrong_us(knobs):
     """A model that knows the best a, b and c, believes that d and e should be 0, and is 30% high."""
     return 1.3 * (10 + sum(abs(value - best) for value, best in zip(knobs.values(), (4, 1, 3, 0, 0))))
@@ -156,14 +163,24 @@ def test_the_guided_sampler_begins_with_what_the_model_finds_fastest():
     assert guided_by(half_wrong_us).ask() == {"a": 4, "b": 1, "c": 3, "d": 0, "e": 0}
 
 
+def test_the_untuned_choices_follow_the_models_own_and_are_in_flight_like_it():
+    untuned = {"a": 0, "b": 0, "c": 0, "d": 0, "e": 0}
+    space = TwinSpace(bowl_us, sum_rule)
+    searcher = make_searcher(ScriptedSearch(sampler="guided"), space, [untuned])
+    asked = [searcher.ask() for _ in range(40)]
+    assert asked[:2] == [{"a": 4, "b": 1, "c": 3, "d": 2, "e": 5}, untuned]
+    # With d = 0 all values of e lower alike, so that none but the untuned choice's own is proposed.
+    assert not [knobs for knobs in asked[2:] if [*knobs.values()][:4] == [0, 0, 0, 0]]
+
+
 def test_what_was_measured_corrects_a_model_that_is_half_wrong():
     found_us = []
-    for seed in range(3):
+    for seed in range(7):
         proposed = drained(guided_by(half_wrong_us, seed), time_us=bowl_us, rule=sum_rule, limit=60)
         found_us.append(min(map(bowl_us, proposed)))
     # The best, 10 us, is 7 steps of d and e away from the model's choice, which takes 17.
     own_order = sorted(legal_knobs_of(sum_rule), key=half_wrong_us)
-    assert statistics.median(found_us) <= 12 < min(map(bowl_us, own_order[:60]))
+    assert statistics.median(found_us) <= 13 < min(map(bowl_us, own_order[:60]))
 
 
 def legal_knobs_of(rule):
@@ -190,10 +207,6 @@ def test_what_is_in_flight_is_not_crowded():
 
 
 def test_of_configurations_that_lower_alike_one_is_proposed():
-    class TwinSpace(ModelledSpace):
-        def twins(self, codes):
-            return [(*codes[:4], code) for code in range(6) if code != codes[4]] if codes[3] == 0 else []
-
     space = TwinSpace(bowl_us, lambda knobs: "sum" if sum(knobs.values()) > 3 else None)
     searcher = make_searcher(ScriptedSearch(sampler="guided"), space, [])
     proposed = drained(searcher, time_us=bowl_us, rule=lambda knobs: None)
