@@ -41,8 +41,8 @@ LEAST_ROWS = 20
 PRIOR_SD = 17.0  # of a constant's logarithm, in the units of a residual: it holds what no row speaks of
 MOST_ERROR = 4e-3  # relative, of rows in a list that say how wrong their results were
 
-# Where a fit begins: round figures that owe nothing to what it is fitted to, or judged by, but for two that are known: a
-# count, and that a request for a row of half a swizzle takes as long as for a whole one.
+# Where a fit begins: round figures that owe nothing to what it is fitted to, or judged by, but for two: the count, and
+# that a request for a row of half a swizzle takes as long as for a whole one.
 START = Rates(
     launch_us=2.0,
     sm_macs=3e6,

@@ -81,8 +81,8 @@ class Rates:
     overlap: float
 
 
-# One H200 (driver 580.159.04, jax 0.11.2, 2026-11-30), by benchmarks/fit_cost.py: the 9,512 configurations of the eight
-# recorded spaces, all bfloat16 with a clean L2. The count of clusters was known from other measurements, and not fitted.
+# One H200 (driver 580.159.04, jax 0.11.2, 2026-11-30), by benchmarks/fit_cost.py: the 9,512 configurations of the
+# eight recorded spaces, all bfloat16 with a clean L2. The count of clusters is from other measurements, and not fitted.
 _H200 = Rates(
     launch_us=1.32,
     sm_macs=3960000.0,

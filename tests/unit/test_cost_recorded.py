@@ -32,7 +32,9 @@ def test_the_first_choice_is_nearly_the_fastest_and_slow_ones_are_known(file):
     recorded = read_recorded(file)
     rows = [(codes, row) for codes, row in recorded.rows.items() if row.failed is None]
     time_us = np.array([statistics.median(row.samples_us) for _, row in rows])
-    space = Space(Problem.from_fields(recorded.problem), device_named(recorded.device["kind"]), recorded.knobs)
+    space = Space(
+        Problem.from_fields(recorded.problem), device_named(recorded.device["kind"]), recorded.knobs
+    )
     guess_us = space.predicted_us(np.array([codes for codes, _ in rows], dtype=np.uint8))
     first = guess_us <= guess_us.min() * (1 + 1e-9)  # what the model takes for equal counts alike
     assert time_us[first].mean() / time_us.min() - 1 < MOST_REGRET

@@ -101,7 +101,7 @@ def test_an_illegal_plan_is_mended_and_the_rest_of_the_knobs_kept():
 def test_a_configuration_is_explained_in_one_line():
     config = TARGET.config_from_knobs(TARGET.heuristic_config(problem(4096, 4096, 4096), DEVICE))
     text = TARGET.explain(problem(4096, 4096, 4096), config, DEVICE)
-    assert " us, bound by tensor (tensor " in text and "\n" not in text
+    assert " us, bound by power (power " in text and "\n" not in text
 
 
 def test_a_shared_operand_sets_a_problem_apart_from_a_batch_of_both():
