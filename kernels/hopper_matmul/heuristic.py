@@ -15,7 +15,18 @@ from hopper_matmul.rates import rates_of
 from hopper_matmul.scopes import PLANS
 
 # CTA tiles from large, which read the fewest bytes from L2 for a product, to small, which spread over more SMs.
-_TILES = ((128, 256), (256, 128), (128, 192), (128, 128), (256, 64), (128, 64), (64, 128), (64, 64))
+_TILES = (
+    (256, 192),
+    (128, 256),
+    (256, 128),
+    (128, 192),
+    (128, 128),
+    (256, 64),
+    (128, 64),
+    (64, 128),
+    (64, 64),
+)
+_K_MAJOR_TILES = ((128, 160), (128, 224))  # of a row-major rhs their swizzle would be narrow
 _FLAT_TILES = ((64, 256), (64, 192), (64, 128), (64, 64))  # all of a skinny problem's rows in one tile
 _SWAPPED_WIDTHS = (256, 128, 64)
 _PANEL_TILES = ((256, 128), (128, 128), (64, 128))
@@ -74,6 +85,8 @@ def _tiles(problem: Problem) -> list[tuple[int, int, bool]]:
     """Returns tile_m, tile_n and swap_ab of what is worth a try."""
     if problem.m > SKINNY_M:
         tiles = [(*tile, False) for tile in _TILES]
+        if problem.layout[1] == "t":
+            tiles += [(*tile, False) for tile in _K_MAJOR_TILES]
         if odd_matrices(problem) and problem.layout[1] == "n":
             # A row-major rhs with odd edges is read a panel of 64 columns at a time: as rows of the accumulator.
             tiles += [(*tile, True) for tile in _PANEL_TILES if tile[0] < 2 * problem.m]
@@ -110,8 +123,8 @@ def _config(
     wg_split = "n" if swap_ab or is_panelled or (tile_m < 128 and compute_wgs > 1) else "m"
     wg_n = tile_n // (compute_wgs if wg_split == "n" else 1)
     epi_m = min(tile_m, 64)
-    # 32 where a swizzle of 64 columns does not clip the output's edge
-    epi_n = 64 if swap_ab else min(64 if problem.n % 64 == 0 else 32, wg_n)
+    # 32 where a swizzle of 64 columns does not clip the output's edge, or does not divide the tile
+    epi_n = 64 if swap_ab else min(64 if problem.n % 64 == 0 and wg_n % 64 == 0 else 32, wg_n)
     tile_k = _tile_k(problem)
     staged_bytes = compute_wgs * 2 * epi_m * epi_n * (4 if split_k > 1 else ITEMSIZE_BYTES[problem.out_dtype])
     slot_bytes = (tile_m + tile_n) * tile_k * ITEMSIZE_BYTES[problem.lhs_dtype]

@@ -141,7 +141,8 @@ def test_a_shared_operand_crosses_device_memory_once_while_the_cache_holds_it():
     found = explain(problem(64, 64, 4096, batch=132, broadcast="lhs"), config, DEVICE)
     # 132 rhs of 64 x 4096, one lhs, and 132 results of 64 x 64, of two bytes each.
     moved = 2 * (133 * 64 * 4096 + 132 * 64 * 64)
-    assert found.terms_us["hbm"] == pytest.approx(moved / rates.hbm_bytes)
+    held = 132 * config.stages * (64 + 64) * config.tile_k * 2  # by the rings of 132 CTAs
+    assert found.terms_us["hbm"] == pytest.approx((moved + rates.uneven * held) / rates.hbm_bytes)
     # 8192 x 8192 and 8192 x 64 elements are 135 MB: of the 50 MB of L2 the next product finds 37%.
     large = explain(problem(8192, 64, 8192, batch=4, broadcast="lhs"), config, DEVICE)
     once, shared = 2 * (8192 + 4 * 64) * 8192, 2 * 3 * 8192 * 8192
@@ -217,6 +218,19 @@ def test_odd_matrices_cost_their_copies_unless_they_are_viewed():
     # Rows of 8,200 bytes do not fill 16, so both copy; K-major operands of whole rows copy nothing.
     assert padded >= viewed > 0
     assert explain(problem(4096, 4096, 4096), Config(edges="pad"), DEVICE).terms_us["pad"] == 0
+
+
+def test_the_untuned_choice_of_a_k_major_rhs_has_as_many_columns_as_fill_the_device():
+    # 4 x 32 tiles of 128 x 160 are one for 128 of 132 SMs; of 128 x 192 there are 108, and of 128 x 128 two for some.
+    best = next(heuristic_configs(problem(512, 5120, 5120, layout="nt"), DEVICE))
+    assert (best.tile_m, best.tile_n) == (128, 160)
+    assert next(heuristic_configs(problem(512, 5120, 5120), DEVICE)).tile_n != 160
+
+
+def test_parts_of_k_fill_the_device():
+    # 24 tiles of 128 x 128 leave room for five parts of each.
+    best = next(heuristic_configs(problem(384, 1024, 8192), DEVICE))
+    assert (best.tile_m, best.tile_n, best.split_k) == (128, 128, 5)
 
 
 @pytest.mark.parametrize("sizes", [*SIZES, (64, 4096, 14336), (1000, 1000, 1000), (333, 1111, 2048)])
