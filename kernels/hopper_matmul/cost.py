@@ -162,7 +162,9 @@ def terms(problem: Problem, c: Any, drained: Any, device: Device, rates: Rates) 
     requested = from_l2 * at_once * ctas  # by all CTAs in a step
     read_bytes, stored_bytes = _hbm_bytes(p, c, in_m, in_n, at_once, size, out_size * stored_parts)
     missed = lesser(read_bytes / (steps * clusters * ctas * from_l2), 1)  # share of what is asked of L2
-    latency = rates.latency_us + rates.miss_us * missed + rates.peer_us * (cluster - 1) + copies * rates.copy_us
+    latency = (
+        rates.latency_us + rates.miss_us * missed + rates.peer_us * (cluster - 1) + copies * rates.copy_us
+    )
     # A slot is free once its WGMMAs are done, or, released later, once those of the next slot have been issued: then
     # one slot fewer is filled ahead, and no WGMMA is waited for.
     slots = c.stages - c.delay_release
