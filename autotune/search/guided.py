@@ -61,17 +61,16 @@ class GuidedSearcher(Searcher):
         self._flying: dict[int, float] = {}  # the error that is expected of each
         self._free = [j for j, values in enumerate(rows.choices) if len(values) > 1]
         self._since_ranking = 0
-        if len(
-            self._pool
-        ):  # before the untuned choices: these come from a short list, and may lie outside the space
+        # Before the untuned choices: these come from a short list, of which a narrow space may hold poor ones only.
+        if len(self._pool):
             self._defaults.appendleft(rows.knobs(int(self._pool[self._ranked[0]])))
 
     def ask(self) -> Knobs | None:
         knobs = super().ask()
         codes = None if knobs is None else self._rows.encode(knobs)
         row = None if codes is None else self._rows.find(codes)
-        if row is not None:  # untuned choices are in flight too
-            self._flying.setdefault(row, 0.0)
+        if row is not None and row not in self._flying:  # an untuned choice, or the model's own
+            self._flying[row] = 0.0
             self._rows.spend_twins(row)
         return knobs
 
@@ -178,6 +177,7 @@ class GuidedSearcher(Searcher):
 
     def _take(self, row: int, error: float) -> Knobs:
         self._rows.spend(row)
+        self._rows.spend_twins(row)
         self._flying[row] = error
         return self._rows.knobs(row)
 
