@@ -1,6 +1,6 @@
 """Local search: the best configurations so far with a few knobs changed, beside draws from the whole legal set.
 
-The default for targets without a cost model: on the two recorded spaces its regret after 60 of about 1,200 is TPE's
+The default for targets without a cost model: on two recorded spaces its regret after 60 of about 1,200 is TPE's
 (0.3% and 0.1% against 0.0% and 0.1%, median of 50 seeds), and a proposal takes a tenth of TPE's time.
 """
 
