@@ -130,6 +130,10 @@ def _add_run(verbs: Any) -> None:
     parser.add_argument("--evaluator", metavar="X", help="auto, gpu, replay or lower")
     parser.add_argument("--candidates", type=whole, metavar="N", help="candidates of each problem")
     parser.add_argument("--seconds", type=number, metavar="S", help="seconds of each problem")
+    parser.add_argument(
+        "--total-candidates", type=whole, metavar="N", help="candidates that all problems share"
+    )
+    parser.add_argument("--total-seconds", type=number, metavar="S", help="seconds that all problems share")
     parser.add_argument("--seed", type=whole, metavar="N", help="of the search and of the operands")
 
 
@@ -299,7 +303,9 @@ def _config(arguments: argparse.Namespace) -> tuple[Any, int | None]:
     workers = arguments.workers
     if workers is not None:
         fields.whole(workers, fields.Place(path="--workers"), 1, 1024)
-    names = ("evaluator", "candidates", "seconds", "seed", "results")
+    names = (
+        "evaluator", "candidates", "seconds", "total_candidates", "total_seconds", "seed", "results",
+    )  # fmt: skip
     options = {name: getattr(arguments, name, None) for name in names}
     return runconfig.override(runconfig.load_run_config(arguments.config), **options), workers
 

@@ -16,9 +16,11 @@ import numpy as np
 
 from autotune.errors import InputError
 from autotune.evaluate import RecordedSpace
+from autotune.progress import Budget
 from autotune.recordedtarget import UNRECORDED
-from autotune.runconfig import SearchSettings
 from autotune.search import make_searcher
+from autotune.searchsettings import SearchSettings
+from autotune.stopping import GainRule
 
 IN_FLIGHT = 16  # candidates, as in a run on 16 cores
 ALONE = ("random", "exhaustive")  # samplers that know nothing get none of the target's untuned choices either
@@ -94,14 +96,28 @@ def arena_of(target: Any, problem: Any, device: Any, recorded: RecordedSpace, sp
     )
 
 
-def regrets(
-    arena: Arena, sampler: str, seeds: int, candidates: int, in_flight: int = IN_FLIGHT
-) -> np.ndarray:
-    """Returns the regret of the best so far, (seeds, candidates): its time over that of the space's best, less 1.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Searches:
+    """One sampler's searches of an arena, one a seed.
 
-    Column i is after i + 1 candidates; inf while all of them failed. Where the space ends first, the last value stays.
+    Attributes:
+        regret: (seeds, candidates): time of the best so far over that of the space's best, less 1. Column i is after
+            i + 1 candidates; inf while all of them failed. Where the space ends first, the last value stays.
+        stopped: (seeds,) candidates after which a run would have ended the search for want of gain; 0: never.
     """
-    return np.array([_search(arena, sampler, seed, candidates, in_flight) for seed in range(seeds)])
+
+    regret: np.ndarray
+    stopped: np.ndarray
+
+
+def searches(
+    arena: Arena, sampler: str, seeds: int, candidates: int, budget: Budget, in_flight: int = IN_FLIGHT
+) -> Searches:
+    """Searches the arena once a seed; past the end that `budget.gain` would have set, it goes on."""
+    done = [_search(arena, sampler, seed, candidates, in_flight, budget) for seed in range(seeds)]
+    return Searches(
+        regret=np.array([regret for regret, _ in done]), stopped=np.array([stopped for _, stopped in done])
+    )
 
 
 def halves(samples_us: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -121,18 +137,26 @@ def median_interval(values: np.ndarray) -> tuple[float, float, float]:
     return float(np.median(ordered)), float(ordered[low]), float(ordered[high])
 
 
-def _search(arena: Arena, sampler: str, seed: int, candidates: int, in_flight: int) -> np.ndarray:
+def _search(
+    arena: Arena, sampler: str, seed: int, candidates: int, in_flight: int, budget: Budget
+) -> tuple[np.ndarray, int]:
     chosen_us, scored_us = halves(arena.samples_us, seed)
     reference_us = scored_us[np.argmin(chosen_us)]
     defaults = () if sampler in ALONE else arena.default_knobs
     searcher = make_searcher(SearchSettings(sampler=sampler, seed=seed), arena.space, defaults)
+    rule = GainRule(budget, searcher)
     regret = np.full(candidates, np.inf)
     flying: deque[dict[str, Any]] = deque()
-    best, asked = None, 0
+    best, asked, stopped = None, 0, 0
     for told in range(candidates):
-        while (
-            asked < candidates and len(flying) < in_flight and (knobs := _next(arena, searcher)) is not None
-        ):
+        samples_us = None if best is None else arena.samples_us[best]
+        is_held = not stopped and rule.stop(told, len(flying), samples_us) is not None
+        if is_held and not flying:
+            stopped, is_held = told, False
+        while not is_held and asked < candidates and len(flying) < in_flight:
+            knobs = _next(arena, searcher)
+            if knobs is None:
+                break
             flying.append(knobs)
             asked += 1
         if not flying:
@@ -145,7 +169,7 @@ def _search(arena: Arena, sampler: str, seed: int, candidates: int, in_flight: i
         searcher.tell(knobs, None if place is None else float(chosen_us[place]))
         if best is not None:
             regret[told] = scored_us[best] / reference_us - 1
-    return regret
+    return regret, stopped
 
 
 def _next(arena: Arena, searcher: Any) -> dict[str, Any] | None:

@@ -10,13 +10,14 @@ import numpy as np
 
 from autotune import fields, runconfig
 from autotune.choice import narrowed, recorded_folders
-from autotune.compare import Arena, arena_of, median_interval, regrets
+from autotune.compare import Arena, Searches, arena_of, median_interval, searches
 from autotune.compareplot import Curve, Panel, svg
 from autotune.errors import InputError
 from autotune.evaluate import RecordedSpace, find_recorded
 from autotune.fields import Place
 from autotune.recordedtarget import RecordedTarget
-from autotune.runconfig import SAMPLERS, RunConfig
+from autotune.runconfig import RunConfig
+from autotune.searchsettings import SAMPLERS
 from autotune.target import load_target
 from autotune.writable import require_writable
 
@@ -59,8 +60,12 @@ def compare(
     )
     panels = []
     for arena in arenas:
-        curves = {name: regrets(arena, name, seeds, candidates) for name in names}
+        done = {name: searches(arena, name, seeds, candidates, config.search.budget) for name in names}
+        curves = {name: one.regret for name, one in done.items()}
         print(f"{arena.title}: {arena.size:,} configurations\n{_table(curves)}", flush=True)
+        for name, one in done.items():
+            if line := _stop_line(one):
+                print(f"  {name} {line}", flush=True)
         panels.append(_panel(arena, curves))
     if len(panels) > 1:
         print(f"all {len(panels)} spaces: mean and worst of the medians\n{_summary(panels)}", flush=True)
@@ -140,6 +145,21 @@ def _until(regret: np.ndarray) -> str:
     above = np.flatnonzero(np.median(regret, axis=0) > GOAL)
     first = int(above[-1]) + 2 if len(above) else 1
     return str(first) if first <= regret.shape[1] else f"over {regret.shape[1]}"
+
+
+def _stop_line(done: Searches) -> str:
+    """Returns after how many candidates the expected gain ends the searches, and with what regret."""
+    rows = np.flatnonzero(done.stopped)
+    if not len(rows):
+        return ""
+    ends = done.stopped[rows]
+    regret = done.regret[rows, ends - 1]
+    text = (
+        f"stops by its expected gain after {np.median(ends):.0f} candidates ({ends.min()} to {ends.max()}), "
+        f"at a regret of {_cell(regret)}, at most {_percent(regret.max())}"
+    )
+    others = len(done.stopped) - len(rows)
+    return f"{text}; not yet for {others} of {len(done.stopped)} seeds" if others else text
 
 
 def _panel(arena: Arena, curves: dict[str, np.ndarray]) -> Panel:

@@ -4,26 +4,43 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from autotune.interrupt import DeferredInterrupt
 from autotune.problemrun import ProblemRun, ProblemScreening, Stages, race_processes
-from autotune.progress import Budget
 from autotune.result import ProblemResult, RunResult
 from autotune.sessions import as_one, raced
+from autotune.turns import screenings_in_turn, shared_screenings
 
 AT_ONCE = 4  # problems whose races share the card: what was won is promoted after so many
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Problems of a run that are searched alike. Parts share the evaluator, the progress and the job ids.
+
+    Attributes:
+        config: A RunConfig; all parts have one search.
+    """
+
+    config: Any
+    stages: Stages
+
+
 def run(config: Any, device: Any, stages: Stages, *, fresh: bool = False) -> RunResult:
-    """Tunes every problem of `config`.
+    """Tunes every problem of `config`; see `run_parts`."""
+    return run_parts([Part(config=config, stages=stages)], device, fresh=fresh)
+
+
+def run_parts(parts: Sequence[Part], device: Any, *, fresh: bool = False) -> RunResult:
+    """Tunes every problem of every part.
 
     A problem with nothing legal or no survivor does not stop the others: its result carries the error, and
     `RunResult.raise_for_failure` raises the first.
 
     Args:
-        config: A RunConfig.
         device: The target's device to tune for.
         fresh: Start new studies instead of going on with the recorded ones.
 
@@ -31,23 +48,29 @@ def run(config: Any, device: Any, stages: Stages, *, fresh: bool = False) -> Run
         InputError: The storage cannot be opened.
         KeyboardInterrupt: After everything that was measured is recorded.
     """
+    config, stages = parts[0].config, parts[0].stages
     with closing(stages), DeferredInterrupt() as interrupt:
         # All spaces first: a wrong knob ends the run before anything is written.
-        spaces = [stages.target.space(w.problem, device, config.space) for w in config.problems]
         runs = [
-            ProblemRun(config, device, stages, weighted, space, interrupt)
-            for weighted, space in zip(config.problems, spaces)
+            ProblemRun(
+                part.config,
+                device,
+                part.stages,
+                weighted,
+                part.stages.target.space(weighted.problem, device, part.config.space),
+                interrupt,
+            )
+            for part in parts
+            for weighted in part.config.problems
         ]
         results: list[ProblemResult] = []
-        budget = Budget(candidates=config.search.candidates, seconds=config.search.seconds)
         is_gpu = stages.evaluator.kind == "gpu"
-        for batch in itertools.batched(runs, AT_ONCE if is_gpu else 1):
-            found = []
-            for one in batch:
-                interrupt.raise_if_requested()
-                found.append((one, one.screened(budget, fresh)))
-            _race_together(config, stages, found, interrupt)
-            for one, screened in found:
+        screenings = (shared_screenings if config.search.is_shared else screenings_in_turn)(
+            runs, config.search, stages, interrupt, fresh
+        )
+        for batch in itertools.batched(screenings, AT_ONCE if is_gpu else 1):
+            _race_together(config, stages, batch, interrupt)
+            for one, screened in batch:
                 result = screened if isinstance(screened, ProblemResult) else one.finished(screened)
                 results.append(result)
                 if stages.promote is not None and is_gpu and result.winner is not None:
@@ -58,7 +81,7 @@ def run(config: Any, device: Any, stages: Stages, *, fresh: bool = False) -> Run
 def _race_together(
     config: Any,
     stages: Stages,
-    found: list[tuple[ProblemRun, ProblemScreening | ProblemResult]],
+    found: Sequence[tuple[ProblemRun, ProblemScreening | ProblemResult]],
     interrupt: DeferredInterrupt,
 ) -> None:
     """Records the first race of each problem of a batch, all of them at once.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,15 +13,28 @@ from autotune.census import first_reason, screened_counts, space_counts
 from autotune.confirmation import confirmed_winner
 from autotune.errors import AutotuneError, NothingLegalError, NothingSurvivedError
 from autotune.interrupt import DeferredInterrupt
+from autotune.lanes import fixed_order
 from autotune.ledger.provenance import Provenance
 from autotune.ledger.storage import Ledger, open_ledger
 from autotune.progress import Budget, Progress, top_rules
 from autotune.protocol import resolved
 from autotune.result import Counts, ProblemResult, Winner
 from autotune.screening import Screening, ScreenResult
-from autotune.seam import Candidate, Confirmed, ConfirmJob, Evaluator, Failed, Measured, Race, RaceJob
+from autotune.seam import (
+    Candidate,
+    Confirmed,
+    ConfirmJob,
+    Evaluator,
+    Failed,
+    LoweredOnly,
+    Measured,
+    Race,
+    RaceJob,
+)
 from autotune.search import make_searcher
+from autotune.seeds import Neighbour
 from autotune.sessions import as_one, raced
+from autotune.stopping import Stop
 from autotune.verdict import finalists, first_batch, judge
 
 _POLL_S = 0.25
@@ -55,17 +68,42 @@ class Stages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemScreening:
-    """A problem that was screened and is to be raced; `counts` are those of its space."""
+    """How far screening a problem has come.
+
+    Attributes:
+        counts: Of its space.
+        results: Every recorded candidate with what became of it.
+        resumed: How many of them earlier runs recorded.
+        draws_rejected: Illegal draws of the sampler in this run, by rule.
+        stop: Why the last round of it ended; None before the first.
+        errors: What its model got wrong, see `Searcher.errors`.
+        gain: What the next candidates are expected to gain, as a share of the best time; None: no model says it.
+    """
 
     counts: Counts
     ledger: Ledger
-    screening: Screening
+    results: Screened
+    resumed: int
+    draws_rejected: Mapping[str, int] = field(default_factory=dict)
+    stop: Stop | None = None
+    gain: float | None = None
+    errors: Sequence[tuple[dict[str, Any], float]] = ()
+
+    @property
+    def best(self) -> tuple[dict[str, Any], float] | None:
+        """The knobs of the fastest so far, and their microseconds; None where nothing was measured."""
+        times = [(r.timing.score_us, knobs) for knobs, r in self.results if isinstance(r, Measured)]
+        if not times:
+            return None
+        time_us, knobs = min(times, key=lambda row: row[0])
+        return knobs, time_us
 
 
 class ProblemRun:
     """One problem of a run, from its space to its result.
 
     Attributes:
+        problem: The problem, and how often it occurs: its `weight`.
         protocol: How its times are taken, without any "auto".
     """
 
@@ -79,57 +117,60 @@ class ProblemRun:
         interrupt: DeferredInterrupt,
     ) -> None:
         self._config, self._device, self._stages = config, device, stages
-        self._problem, self._weight, self._space = weighted.problem, weighted.weight, space
+        self.problem, self.weight, self._space = weighted.problem, weighted.weight, space
         self._interrupt = interrupt
         # What was recorded was recorded by one protocol; replaying it by another would be a false name.
         is_replay = stages.evaluator.kind == "replay"
         given = config.protocol
-        self.protocol = given if is_replay else resolved(given, self._problem, stages.target)
+        self.protocol = given if is_replay else resolved(given, self.problem, stages.target)
 
-    def screened(self, budget: Budget, fresh: bool) -> ProblemScreening | ProblemResult:
-        """Returns what was screened, or a result where that is the end: nothing is legal, or all was only lowered."""
+    def opened(self, fresh: bool) -> ProblemScreening | ProblemResult:
+        """Returns what earlier runs recorded, or the result where nothing is legal."""
         counts = space_counts(self._space)
         try:
             self.require_legal(counts)
         except NothingLegalError as failure:
             return self._result(counts, failure=failure)
         ledger = self.open_ledger(fresh)
-        screening = self.screen(ledger, budget)
-        screened = screened_counts(counts, screening.results, screening.resumed, screening.draws_rejected)
-        if screened.lowered:
-            return self._result(screened, ledger=ledger)
-        return ProblemScreening(counts=counts, ledger=ledger, screening=screening)
+        recorded = {fixed_order(record.knobs): record for record in reversed(ledger.screened())}
+        if recorded:
+            self._say(f"{len(recorded)} candidates recorded")
+        results = [(record.knobs, record.result) for record in reversed(recorded.values())]
+        return ProblemScreening(counts=counts, ledger=ledger, results=results, resumed=len(results))
 
     def finished(self, found: ProblemScreening) -> ProblemResult:
-        """Returns the result; NothingSurvivedError becomes its `failure`."""
-        ledger, screening = found.ledger, found.screening
+        """Returns the result; NothingSurvivedError becomes its `failure`. What was only lowered has no winner."""
+        ledger = found.ledger
 
-        def counted(results: Screened) -> Counts:
-            return screened_counts(found.counts, results, screening.resumed, screening.draws_rejected)
+        def ended(results: Screened, **end: Any) -> ProblemResult:
+            counts = screened_counts(found.counts, results, found.resumed, found.draws_rejected)
+            return self._result(counts, ledger=ledger, stop=found.stop, **end)
 
+        if any(isinstance(result, LoweredOnly) for _, result in found.results):
+            return ended(found.results)
         try:
             winner, results = confirmed_winner(
-                screening.results,
+                found.results,
                 lambda screened: self._race(ledger, screened),
                 lambda knobs: self.confirm(ledger, knobs),
             )
         except NothingSurvivedError as failure:
-            return self._result(counted(screening.results), ledger=ledger, failure=failure)
-        return self._result(counted(results), ledger=ledger, winner=winner)
+            return ended(found.results, failure=failure)
+        return ended(results, winner=winner)
 
     def open_ledger(self, fresh: bool) -> Ledger:
         """Opens the problem's study, a new one if `fresh`."""
         stages, evaluator = self._stages, self._stages.evaluator.kind
         provenance = Provenance(
             target=stages.target.name,
-            problem=self._problem.to_fields(),
+            problem=self.problem.to_fields(),
             space=self._space.knobs,
             protocol=self.protocol,
             device=dataclasses.asdict(self._device),
             toolchain=stages.toolchain,
             sources=stages.target.source_digest(),
             evaluator=f"{evaluator}:{stages.evaluator_source}" if stages.evaluator_source else evaluator,
-            title=self._problem.describe(),
+            title=self.problem.describe(),
         )
         return stages.open_ledger(
             provenance,
@@ -139,20 +180,40 @@ class ProblemRun:
             say=stages.progress.say,
         )
 
-    def screen(self, ledger: Ledger, budget: Budget) -> Screening:
-        """Screens until `budget` ends; a study that is finished already is read and not measured."""
+    def screened(
+        self,
+        found: ProblemScreening,
+        budget: Budget,
+        *,
+        near: Sequence[tuple[float, Neighbour]] = (),
+        seeded: Container[str] = (),
+        since_s: float | None = None,
+    ) -> ProblemScreening:
+        """Screens on from `found` until `budget` ends. What it allows no more is read and not measured.
+
+        Args:
+            near: Problems that the run has measured, with their distances, the nearest first. The fastest of each,
+                as the nearest legal configuration, is proposed before anything else.
+            seeded: Those of them, in the fixed order, that were proposed before.
+            since_s: Seconds count from then, by time.monotonic; None: from the first result.
+        """
         stages = self._stages
         defaults = [
-            *stages.seeds(self._problem, self._device),
-            *stages.target.default_configs(self._problem, self._device),
+            *stages.seeds(self.problem, self._device),
+            *stages.target.default_configs(self.problem, self._device),
         ]
+        searcher = stages.make_searcher(self._config.search, self._space, defaults)
+        searcher.hear([(distance, other.errors) for distance, other in near])
+        for _, other in reversed(near):
+            if fixed_order(other.knobs) not in seeded:
+                searcher.seed(other.knobs)
         screening = Screening(
             target=stages.target,
-            problem=self._problem,
+            problem=self.problem,
             device=self._device,
             evaluator=stages.evaluator,
-            searcher=stages.make_searcher(self._config.search, self._space, defaults),
-            ledger=ledger,
+            searcher=searcher,
+            ledger=found.ledger,
             budget=budget,
             progress=stages.progress,
             job_ids=stages.job_ids,
@@ -160,31 +221,36 @@ class ProblemRun:
             runtime_knobs=self._runtime_knobs(),
             interrupted=self._interrupt.requested,
         )
-        title = self._problem.describe()
-        if screening.is_finished:
-            stages.progress.say(f"{title}: {screening.resumed} candidates recorded, nothing left to measure")
-        else:
-            if screening.resumed:
-                stages.progress.say(f"{title}: {screening.resumed} candidates recorded, going on")
-            self._screen(screening, title, budget)
-        return screening
+        if screening.stop is None:
+            self._screen(screening, budget, since_s)
+        return dataclasses.replace(
+            found,
+            results=screening.results,
+            draws_rejected=dict(Counter(found.draws_rejected) + Counter(screening.draws_rejected)),
+            stop=screening.stop,
+            gain=searcher.expected_gain(),
+            errors=searcher.errors(),
+        )
 
     def _runtime_knobs(self) -> tuple[str, ...]:
         """Returns the knobs that candidates are screened with at run time; what only lowers is lowered as it ships."""
         may_share = self._config.search.share_binaries and self._stages.evaluator.kind == "gpu"
         return tuple(getattr(self._space, "runtime_knobs", ())) if may_share else ()
 
-    def _screen(self, screening: Screening, title: str, budget: Budget) -> None:
-        self._stages.progress.begin(title, budget)
+    def _screen(self, screening: Screening, budget: Budget, since_s: float | None) -> None:
+        self._stages.progress.begin(self.problem.describe(), budget)
         try:
-            screening.run()
+            screening.run(since_s)
         except KeyboardInterrupt:
-            self._stages.progress.say(
-                f"{title}: interrupted; {len(screening.results)} candidates are recorded, the same command goes on"
+            self._say(
+                f"interrupted; {len(screening.results)} candidates are recorded, the same command goes on"
             )
             raise
         finally:
             self._stages.progress.end()
+
+    def _say(self, line: str) -> None:
+        self._stages.progress.say(f"{self.problem.describe()}: {line}")
 
     def race(self, ledger: Ledger, racers: list[Mapping[str, Any]]) -> Race | Failed:
         """Returns the race of `racers` with the rivals: a recorded one, or a new one that is then recorded.
@@ -206,7 +272,7 @@ class ProblemRun:
 
     def first_race(self, found: ProblemScreening) -> tuple[list[Mapping[str, Any]], RaceJob] | None:
         """Returns the racers of the race that `finished` begins with, and its job; None where it needs none."""
-        survivors = _survivors(found.screening.results)
+        survivors = _survivors(found.results)
         racers = [knobs for knobs, _ in survivors[: first_batch(survivors, self._config.race.finalists)]]
         if not racers or self._recorded_race(found.ledger, racers) is not None:
             return None
@@ -232,7 +298,7 @@ class ProblemRun:
         settings = self._config.race
         return RaceJob(
             job_id=0,
-            problem=self._problem,
+            problem=self.problem,
             target=self._stages.target.name,
             candidates=tuple(self._candidate(knobs) for knobs in racers),
             rounds=settings.rounds,
@@ -245,7 +311,7 @@ class ProblemRun:
         """Returns which of XLA's formulations to race: once the study knows the best one, it and the plain one."""
         if self._config.race.rivals == "full":
             rivals = getattr(self._stages.target, "rivals", None)
-            return tuple(rivals(self._problem)) if rivals else None
+            return tuple(rivals(self.problem)) if rivals else None
         for record in reversed(ledger.races()):
             if isinstance(record.result, Race):
                 winner = judge(list(record.finalists), record.result)
@@ -286,9 +352,7 @@ class ProblemRun:
         result = self._await(job_id)
         ledger.record_confirmation(knobs, result)
         if isinstance(result, Failed):
-            self._stages.progress.say(
-                f"{self._problem.describe()}: the winner is demoted: {result.reason}: {result.detail}"
-            )
+            self._say(f"the winner is demoted: {result.reason}: {result.detail}")
         return result
 
     def _await(self, job_id: int) -> Confirmed | Failed:
@@ -302,7 +366,7 @@ class ProblemRun:
     def _candidate(self, knobs: Mapping[str, Any]) -> Candidate:
         target = self._stages.target
         config = target.config_from_knobs(knobs)
-        return Candidate(target=target.name, problem=self._problem, config=config, device=self._device)
+        return Candidate(target=target.name, problem=self.problem, config=config, device=self._device)
 
     def require_legal(self, counts: Counts) -> None:
         """Raises NothingLegalError where the space holds nothing legal."""
@@ -310,14 +374,14 @@ class ProblemRun:
             return
         rejected = top_rules(counts.rejected, shown=len(counts.rejected)) or "nothing, the space is empty"
         raise NothingLegalError(
-            f"{self._problem.describe()}: none of {counts.raw:,} configurations is legal on {self._device.kind}; "
-            f"rejected: {rejected}{first_reason(self._stages.target, self._problem, self._space, self._device)}"
+            f"{self.problem.describe()}: none of {counts.raw:,} configurations is legal on {self._device.kind}; "
+            f"rejected: {rejected}{first_reason(self._stages.target, self.problem, self._space, self._device)}"
         )
 
     def none_survived(self, failures: list[Failed]) -> NothingSurvivedError:
         """Returns the error that counts `failures` by reason and quotes the most frequent detail."""
         reasons = Counter(failed.reason for failed in failures)
-        text = f"{self._problem.describe()}: no candidate survived; failed: {top_rules(reasons, shown=len(reasons))}"
+        text = f"{self.problem.describe()}: no candidate survived; failed: {top_rules(reasons, shown=len(reasons))}"
         for (reason, detail), times in Counter((f.reason, f.detail) for f in failures).most_common(1):
             text += f"; most often ({times}x) {reason}: {' '.join(detail.split())}"
         return NothingSurvivedError(text)
@@ -329,10 +393,11 @@ class ProblemRun:
         ledger: Ledger | None = None,
         winner: Winner | None = None,
         failure: AutotuneError | None = None,
+        stop: Stop | None = None,
     ) -> ProblemResult:
         return ProblemResult(
-            problem=self._problem,
-            weight=self._weight,
+            problem=self.problem,
+            weight=self.weight,
             device=self._device,
             protocol=self.protocol,
             evaluator=self._stages.evaluator.kind,
@@ -340,6 +405,7 @@ class ProblemRun:
             counts=counts,
             winner=winner,
             failure=failure,
+            stop=stop,
         )
 
 

@@ -19,10 +19,15 @@ class Budget:
     Attributes:
         candidates: Recorded candidates, those of earlier runs included.
         seconds: Seconds of screening, those of earlier runs included.
+        gain: Ends where the searcher expects to gain less than this share of the best time, or than the spread of
+            the best's samples where that is more; 0: never.
+        fewest: Recorded candidates before `gain` may end it.
     """
 
     candidates: int | None = None
     seconds: float | None = None
+    gain: float = 0.0
+    fewest: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +42,7 @@ class Snapshot:
         spent_s: Seconds of screening over all runs.
         best_us: Best median so far, in microseconds.
         rejected: The sampler's illegal draws, by rule.
+        stopped: Why it ended, in words; empty while it goes on.
     """
 
     done: int
@@ -46,6 +52,7 @@ class Snapshot:
     spent_s: float = 0.0
     best_us: float | None = None
     rejected: Mapping[str, int] = field(default_factory=dict)
+    stopped: str = ""
 
     @property
     def rate(self) -> float:
@@ -72,7 +79,9 @@ class Snapshot:
         if self.rejected:
             parts.append(f"draws rejected: {top_rules(self.rejected)}")
         left_s = self.left_s(budget)
-        if left_s is not None:
+        if self.stopped:
+            parts.append(f"stopped: {self.stopped}")
+        elif left_s is not None:
             parts.append(f"{left_s:.0f} s left")
         return ", ".join(parts)
 

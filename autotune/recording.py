@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.census import space_counts
 from autotune.driver import closing
 from autotune.errors import NothingSurvivedError
 from autotune.interrupt import DeferredInterrupt
 from autotune.lanes import fixed_order
 from autotune.problemrun import ProblemRun, Stages
 from autotune.progress import Budget
+from autotune.result import ProblemResult
 from autotune.seam import Failed, Measured, Race, RaceEntry
 
 
@@ -69,9 +69,11 @@ def record(
 def _record_problem(
     one: ProblemRun, config: Any, device: Any, problem: Any, space: Any, fresh: bool
 ) -> RecordedSpace:
-    one.require_legal(space_counts(space))
-    ledger = one.open_ledger(fresh)
-    screened = one.screen(ledger, Budget()).results
+    opened = one.opened(fresh)
+    if isinstance(opened, ProblemResult):
+        assert opened.failure is not None
+        raise opened.failure
+    ledger, screened = opened.ledger, one.screened(opened, Budget()).results
     if not any(isinstance(result, Measured) for _, result in screened):
         raise one.none_survived([result for _, result in screened if isinstance(result, Failed)])
     race = one.race(ledger, [])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from autotune.errors import AutotuneError
+from autotune.stopping import Stop
 
 Backend = Literal["kernel", "xla"]
 
@@ -99,6 +100,7 @@ class ProblemResult:
         counts: What became of the configurations.
         winner: None for `lower`, and where `failure` says why.
         failure: NothingLegalError or NothingSurvivedError of this problem.
+        stop: Why screening ended; None where nothing was legal.
     """
 
     problem: Any
@@ -110,6 +112,7 @@ class ProblemResult:
     counts: Counts
     winner: Winner | None
     failure: AutotuneError | None = None
+    stop: Stop | None = None
 
     @property
     def best_knobs(self) -> Mapping[str, Any] | None:

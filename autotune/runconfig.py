@@ -14,8 +14,14 @@ from autotune.fields import Place
 from autotune.problemlist import WeightedProblem, refused_by_target
 from autotune.protocol import AUTO
 from autotune.seam import FEWEST_COMPILATIONS, Limits, MeasureProtocol
+from autotune.searchsettings import (
+    MAX_SECONDS,
+    SearchSettings,
+    check_total,
+    search_settings,
+    with_options,
+)
 
-Sampler = Literal["auto", "guided", "local", "tpe", "random", "exhaustive"]
 EvaluatorChoice = Literal["auto", "gpu", "replay", "lower"]
 
 KEYS = (
@@ -35,29 +41,10 @@ KEYS = (
     "storage",
 )
 EVALUATORS = ("auto", "gpu", "replay", "lower")
-SAMPLERS = ("auto", "guided", "local", "tpe", "random", "exhaustive")
-MAX_CANDIDATES = 1_000_000
-MAX_SECONDS = 7 * 24 * 3600.0
-MAX_SEED = 2**32 - 1
 MAX_ROUNDS = 10_000
 MAX_LIMIT_S = 24 * 3600.0
 MAX_MEMORY_GIB = 1e6
 RESULTS = Place(path="results")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchSettings:
-    """How candidates are picked; `candidates` and `seconds` are per problem, whichever ends first.
-
-    Attributes:
-        share_binaries: Candidates that differ in the target's run-time knobs alone are screened with one executable.
-    """
-
-    sampler: Sampler = "auto"
-    seed: int = 0
-    candidates: int = 200
-    seconds: float = 60.0
-    share_binaries: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +108,7 @@ def load_run_config(path: str | Path) -> RunConfig:
     top = Place(file=str(path))
     given = fields.mapping(configfile.read_yaml(path), top, KEYS)
     target = _target(given.get("target", "hopper_matmul"), top.key("target"))
-    return RunConfig(
+    config = RunConfig(
         path=path,
         name=_name(given["name"], top.key("name")) if "name" in given else _name_of_file(path, top),
         target=target.name,
@@ -131,7 +118,7 @@ def load_run_config(path: str | Path) -> RunConfig:
         ),
         problems=problemlist.problems(given, top, target),
         space=narrowing(given.get("space", {}), top.key("space"), target),
-        search=_search(given.get("search", {}), top.key("search")),
+        search=search_settings(given.get("search", {}), top.key("search")),
         protocol=_protocol(given.get("protocol", {}), top.key("protocol")),
         race=_race(given.get("race", {}), top.key("race")),
         limits=_limits(given.get("limits", {}), top.key("limits")),
@@ -140,35 +127,32 @@ def load_run_config(path: str | Path) -> RunConfig:
         results_place=top.key("results"),
         storage=_storage(given.get("storage"), top.key("storage")),
     )
+    check_total(config.search, len(config.problems), top.key("search").key("total_candidates"))
+    return config
 
 
 def override(
     config: RunConfig,
     *,
     evaluator: str | None = None,
-    candidates: int | None = None,
-    seconds: float | None = None,
-    seed: int | None = None,
     results: str | None = None,
+    **search: float | None,
 ) -> RunConfig:
     """Returns the config with what options of the command line say instead; None leaves a value as it is.
+
+    Args:
+        search: Keys of `SearchSettings`.
 
     Raises:
         InputError: Names the option and what it allows.
     """
-    asked = {"candidates": candidates, "seconds": seconds, "seed": seed}
-    given = {
-        key: _SEARCH_CHECKS[key](value, Place(path=f"--{key}"))
-        for key, value in asked.items()
-        if value is not None
-    }
     if evaluator is not None:
         fields.choice(evaluator, Place(path="--evaluator"), EVALUATORS)
         config = replace(config, evaluator=cast(EvaluatorChoice, evaluator))
     if results is not None:
         place = Place(path="--results")
         config = replace(config, results=results_folder(results, place), results_place=place)
-    return replace(config, search=replace(config.search, **given))
+    return replace(config, search=with_options(config.search, search, len(config.problems)))
 
 
 def results_folder(value: object, place: Place) -> Path:
@@ -256,13 +240,6 @@ def narrowing(value: object, place: Place, target: Any) -> dict[str, tuple[Any, 
     return narrowed
 
 
-_SEARCH_CHECKS = {
-    "sampler": lambda value, place: fields.choice(value, place, SAMPLERS),
-    "seed": lambda value, place: fields.whole(value, place, 0, MAX_SEED),
-    "candidates": lambda value, place: fields.whole(value, place, 1, MAX_CANDIDATES),
-    "seconds": lambda value, place: fields.positive(value, place, MAX_SECONDS),
-    "share_binaries": fields.truth,
-}
 _PROTOCOL_CHECKS = {
     "timer": lambda value, place: fields.choice(value, place, ("auto", "cupti", "chain")),
     "l2": lambda value, place: fields.choice(value, place, ("auto", "clean", "activations_warm", "warm")),
@@ -271,11 +248,6 @@ _PROTOCOL_CHECKS = {
     "rounds": lambda value, place: fields.whole(value, place, 1, MAX_ROUNDS),
     "warmup": lambda value, place: fields.whole(value, place, 0, MAX_ROUNDS),
 }
-
-
-def _search(value: object, place: Place) -> SearchSettings:
-    given = fields.mapping(value, place, _SEARCH_CHECKS)
-    return SearchSettings(**{key: _SEARCH_CHECKS[key](one, place.key(key)) for key, one in given.items()})
 
 
 def _protocol(value: object, place: Place) -> MeasureProtocol:

@@ -15,15 +15,14 @@ from autotune.admission import admit
 from autotune.bestfile import read_best
 from autotune.census import census, first_reason
 from autotune.choice import Choice, choose, narrowed, unrecorded
-from autotune.driver import Stages
-from autotune.driver import run as drive
+from autotune.driver import Part, Stages, run_parts
 from autotune.errors import InputError, NothingLegalError
 from autotune.evaluate import RecordedRow, RecordedSpace, make_evaluator, write_recorded
 from autotune.lookup import best_folders
 from autotune.progress import Progress, make_progress
 from autotune.promotion import promote
 from autotune.recordedtarget import RecordedTarget
-from autotune.result import ProblemResult, RunResult
+from autotune.result import ProblemResult
 from autotune.runconfig import RunConfig, check_space
 from autotune.seam import Failed, Measured
 from autotune.seeds import nearby_winners
@@ -72,11 +71,12 @@ def run(
     require_records_kept(config, ("best",) if choice.kind == "gpu" else ())
     if choice.gpu is not None:
         admit(choice.gpu, shared=shared_gpu, say=_say)
-    problems: list[ProblemResult] = []
-    for part in parts:
-        stages = _stages(part, target, choice, workers, shared_gpu)
-        problems += drive(part, choice.device, stages, fresh=fresh).problems
-    result = RunResult(name=config.name, evaluator=choice.kind, problems=tuple(problems))
+    stages = _stages(config, target, choice, workers, shared_gpu)
+    result = run_parts(
+        [Part(config=part, stages=_searching(stages, part, target, choice)) for part in parts],
+        choice.device,
+        fresh=fresh,
+    )
     print(table(result, terminal_width()), flush=True)
     result.raise_for_failure()
 
@@ -145,7 +145,7 @@ def recorded_space(
 
 
 def _parts(config: RunConfig, choice: Choice, target: Any) -> list[RunConfig]:
-    """Returns the config in parts with one evaluator each: a replay replays one problem."""
+    """Returns the config in parts: each problem of a replay has the space and the protocol of its recording."""
     if choice.kind != "replay":
         return [config]
     return [
@@ -174,6 +174,16 @@ def _searched(target: Any, config: RunConfig, choice: Choice) -> Any:
     return target if recorded is None else RecordedTarget(target, recorded)
 
 
+def _searching(stages: Stages, part: RunConfig, target: Any, choice: Choice) -> Stages:
+    """Returns the stages of one part of the run; for a replay, those of its recorded space."""
+    recorded = choice.recorded.get(part.problems[0].problem)
+    if recorded is None:
+        return stages
+    return dataclasses.replace(
+        stages, target=RecordedTarget(target, recorded), evaluator_source=recorded.digest
+    )
+
+
 def _say(line: str) -> None:
     print(line, flush=True)
 
@@ -181,8 +191,6 @@ def _say(line: str) -> None:
 def _stages(
     config: RunConfig, target: Any, choice: Choice, workers: int | None, shared_gpu: bool = False
 ) -> Stages:
-    recorded = choice.recorded.get(config.problems[0].problem)
-    target = _searched(target, config, choice)
     toolchain = machine.toolchain()
     progress = make_progress()
     evaluator = make_evaluator(
@@ -193,7 +201,7 @@ def _stages(
         device=choice.device,
         workers=workers,
         gpu=choice.gpu,
-        recorded=recorded,
+        recorded=tuple(choice.recorded.values()),
         seed=config.search.seed,
         shared=shared_gpu,
     )
@@ -202,7 +210,6 @@ def _stages(
         evaluator=evaluator,
         progress=progress,
         toolchain=dataclasses.asdict(toolchain),
-        evaluator_source=recorded.digest if recorded else "",
         promote=_promoter(config, target, choice, toolchain, progress) if choice.kind == "gpu" else None,
         **({"seeds": functools.partial(_seeds, config, target)} if choice.kind == "gpu" else {}),
     )

@@ -11,6 +11,7 @@ from autotune.lanes import fixed_order
 from autotune.ledger.storage import Ledger
 from autotune.progress import Budget, Progress, Snapshot
 from autotune.seam import Candidate, Evaluator, Failed, LoweredOnly, Measured, Outcome, Race, ScreenJob
+from autotune.stopping import GainRule, Stop, recorded_stop
 
 Knobs = Mapping[str, Any]
 ScreenResult = Measured | LoweredOnly | Failed
@@ -54,13 +55,15 @@ class Screening:
         self._siblings: deque[dict[str, Any]] = deque()
         self._results: dict[str, tuple[dict[str, Any], ScreenResult]] = {}
         self._failed: Counter[str] = Counter()
-        self._best_us: float | None = None
+        self._best: Measured | None = None
         self._submitted = 0
         self._recorded = 0
         self._started_s = self._next_news_s = 0.0
+        self._is_timed = False
         for record in ledger.screened():
             self._take(record.knobs, record.result)
         self.resumed = len(self._results)
+        self._gain_rule = GainRule(budget, searcher, recorded_stop(ledger.stopped))
 
     @property
     def results(self) -> list[tuple[dict[str, Any], ScreenResult]]:
@@ -71,19 +74,29 @@ class Screening:
         return dict(self._searcher.draws_rejected)
 
     @property
-    def is_finished(self) -> bool:
-        """Whether the budget is spent or the space exhausted, so that nothing is left to measure."""
-        return not self._may_submit() or self._searcher.remaining == 0
+    def stop(self) -> Stop | None:
+        """Why nothing more is submitted; None: it may go on. With candidates in flight it is not the last word."""
+        budget, recorded, flying = self._budget, self.resumed + self._recorded, len(self._in_flight)
+        if budget.candidates is not None and self.resumed + self._submitted >= budget.candidates:
+            return Stop(reason="candidates", candidates=recorded, limit=budget.candidates)
+        if budget.seconds is not None and self._spent_s() >= budget.seconds:
+            return Stop(reason="seconds", candidates=recorded, limit=budget.seconds)
+        if self._searcher.remaining == 0:
+            return Stop(reason="space", candidates=recorded)
+        return self._gain_rule.stop(recorded, flying, self._best.timing.paired_us if self._best else None)
 
-    def run(self) -> None:
-        """Measures until the budget ends or nothing is left; what is in flight then is awaited and recorded.
+    def run(self, since_s: float | None = None) -> None:
+        """Measures until it is stopped or nothing is left; what is in flight then is awaited and recorded.
 
-        Seconds count from the first result.
+        Args:
+            since_s: Seconds count from then, by the clock; None: from the first result, since the start of the
+                workers is nobody's search.
 
         Raises:
             KeyboardInterrupt: As it came, after everything that was measured by then is recorded.
         """
-        self._started_s = self._clock()
+        self._started_s = self._clock() if since_s is None else since_s
+        self._is_timed = since_s is not None
         try:
             self._fill()
             while self._in_flight:
@@ -97,10 +110,11 @@ class Screening:
             raise
         finally:
             self._progress.update(self._snapshot())
-        self._ledger.finish_screening(self._spent_s())
+        stop = self.stop
+        self._ledger.finish_screening(self._spent_s(), stop.to_json() if stop else None)
 
     def _fill(self) -> None:
-        while self._has_room() and self._may_submit():
+        while self._has_room() and self.stop is None:
             asked = self._next_legal()
             if asked is None:
                 return
@@ -125,12 +139,6 @@ class Screening:
         if not self._runtime_knobs:
             return None
         return fixed_order({name: value for name, value in knobs.items() if name not in self._runtime_knobs})
-
-    def _may_submit(self) -> bool:
-        candidates, seconds = self._budget.candidates, self._budget.seconds
-        if candidates is not None and self.resumed + self._submitted >= candidates:
-            return False
-        return seconds is None or self._spent_s() < seconds
 
     def _next(self) -> dict[str, Any] | None:
         """Returns what to try next: what the latest proposal's binary serves besides, else the next proposal.
@@ -165,8 +173,8 @@ class Screening:
         return None
 
     def _record(self, outcomes: Any) -> None:
-        if outcomes and not self._recorded:
-            self._started_s = self._clock()  # the start of the workers is nobody's search
+        if outcomes and not self._is_timed:
+            self._started_s, self._is_timed = self._clock(), True
         for outcome in outcomes:
             knobs, result = self._finished(outcome)
             self._ledger.record_screen(knobs, result, self._spent_s())
@@ -195,8 +203,8 @@ class Screening:
             return
         self._results[key] = (knobs, result)
         time_us = result.timing.score_us if isinstance(result, Measured) else None
-        if time_us is not None:
-            self._best_us = time_us if self._best_us is None else min(self._best_us, time_us)
+        if time_us is not None and (self._best is None or time_us < self._best.timing.score_us):
+            self._best = result
         if isinstance(result, Failed):
             self._failed[result.reason] += 1
         self._searcher.tell(knobs, time_us)
@@ -214,6 +222,7 @@ class Screening:
             failed=self._failed.total(),
             elapsed_s=self._elapsed_s(),
             spent_s=self._spent_s(),
-            best_us=self._best_us,
+            best_us=self._best.timing.score_us if self._best else None,
             rejected=self.draws_rejected,
+            stopped="" if self._in_flight or (stop := self.stop) is None else stop.text,
         )

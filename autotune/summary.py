@@ -47,6 +47,8 @@ def counts_line(problem: ProblemResult) -> str:
     parts.append(f"{done} ({', '.join(notes)})" if notes else done)
     if counts.failed:
         parts.append(f"failed: {top_rules(counts.failed, shown=len(counts.failed))}")
+    if problem.stop is not None:
+        parts.append(f"stopped: {problem.stop.text}")
     if problem.winner is not None and problem.winner.tied > 1:
         parts.append(f"{problem.winner.tied} of {problem.winner.raced} finalists tied")
     return f"{problem.problem.describe()}: " + "; ".join(parts)

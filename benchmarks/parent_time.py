@@ -26,7 +26,7 @@ import numpy as np
 
 from autotune.driver import Stages, run
 from autotune.progress import PlainProgress
-from autotune.runconfig import RaceSettings
+from autotune.runconfig import RaceSettings, SearchSettings
 from autotune.seam import (
     Confirmed,
     ConfirmJob,
@@ -172,7 +172,7 @@ def measure(
         name="parent_time",
         problems=(SimpleNamespace(problem=problem, weight=1.0),),
         space={},
-        search=SimpleNamespace(sampler=sampler, seed=0, candidates=candidates, seconds=3600.0),
+        search=SearchSettings(sampler=sampler, candidates=candidates, seconds=3600.0),
         protocol=MeasureProtocol(),
         race=RaceSettings(processes=3),
         results=folder,

@@ -6,7 +6,7 @@ Nothing here loads jax in the process of the caller; that is the workers' part.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
 from autotune.errors import InputError
@@ -54,7 +54,7 @@ def make_evaluator(
     device: Any = None,
     workers: int | None = None,
     gpu: Gpu | None = None,
-    recorded: RecordedSpace | None = None,
+    recorded: Sequence[RecordedSpace] = (),
     seed: int = 0,
     shared: bool = False,
     target_loader: Callable[[str], Any] | None = None,
@@ -69,7 +69,7 @@ def make_evaluator(
         device: The device of the candidates to come; a replay must have been recorded on its kind.
         workers: Number of processes; None: one a core, as far as the host's memory reaches.
         gpu: For "gpu": the card to measure on.
-        recorded: For "replay".
+        recorded: For "replay": one space of each problem.
         seed: Of the operands that are measured with.
         shared: Others use the card too, and are not to veto what is measured.
         target_loader: Importable function of a target's name, called in the workers; None: `load_target`.
@@ -108,11 +108,14 @@ def make_evaluator(
     return Replay(pool, recorded) if kind == "replay" else pool
 
 
-def _check_recorded(recorded: RecordedSpace | None, target_name: str, device: Any) -> None:
-    if recorded is None:
+def _check_recorded(recorded: Sequence[RecordedSpace], target_name: str, device: Any) -> None:
+    if not recorded:
         raise InputError("evaluator replay: no recorded space fits this problem. Use the evaluator lower")
-    if recorded.target != target_name:
-        raise InputError(f"evaluator replay: the space was recorded for {recorded.target}, not {target_name}")
-    kind = recorded.device.get("kind")
-    if device is not None and device.kind != kind:
-        raise InputError(f"evaluator replay: the space was recorded on {kind}, not on {device.kind}")
+    for space in recorded:
+        if space.target != target_name:
+            raise InputError(
+                f"evaluator replay: the space was recorded for {space.target}, not {target_name}"
+            )
+        kind = space.device.get("kind")
+        if device is not None and device.kind != kind:
+            raise InputError(f"evaluator replay: the space was recorded on {kind}, not on {device.kind}")

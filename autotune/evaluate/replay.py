@@ -37,14 +37,14 @@ class Replay:
 
     Args:
         pool: Of the kind "lower"; closed with this evaluator.
-        recorded: Times of one problem. A configuration that is not in it is an error of the caller.
+        recorded: Times of each problem. A configuration that is not in them is an error of the caller.
     """
 
     kind: Literal["replay"] = "replay"
 
-    def __init__(self, pool: Pool, recorded: RecordedSpace):
+    def __init__(self, pool: Pool, recorded: Sequence[RecordedSpace]):
         self._pool = pool
-        self._recorded = recorded
+        self._recorded = tuple(recorded)
         self._candidates: dict[int, Candidate] = {}
         self._races: dict[int, _Race] = {}
         self._of_race: dict[int, _Race] = {}
@@ -94,23 +94,29 @@ class Replay:
         """Returns the recorded end of a candidate that was lowered; what did not lower stays failed."""
         if isinstance(result, Failed):
             return result
-        found = self._find(candidate)
+        recorded = self._space_of(candidate.target, candidate.problem)
+        found = self._find(candidate, recorded) if isinstance(recorded, RecordedSpace) else recorded
         if isinstance(found, str):
             return Failed(reason="error", detail=found, lowered=result.lowered)
         if found.failed is not None:
             return replace(found.failed, lowered=result.lowered)
         return Measured(
             lowered=result.lowered,
-            timing=Timing(samples_us=found.samples_us, l2=self._recorded.l2),
+            timing=Timing(samples_us=found.samples_us, l2=recorded.l2),
             duplicate_of=result.duplicate_of,
         )
 
-    def _find(self, candidate: Candidate) -> Any:
+    def _space_of(self, target: str, problem: Any) -> RecordedSpace | str:
+        """Returns the recorded space of a problem, or in words why there is none."""
+        fields: Mapping[str, Any] = problem.to_fields()
+        for recorded in self._recorded:
+            if target == recorded.target and fields == recorded.problem:
+                return recorded
+        known = " and ".join(f"{space.target} {dict(space.problem)}" for space in self._recorded)
+        return f"the recorded space is of {known}, not of {fields}"
+
+    def _find(self, candidate: Candidate, recorded: RecordedSpace) -> Any:
         """Returns the recorded row, or in words why there is none."""
-        recorded = self._recorded
-        fields: Mapping[str, Any] = candidate.problem.to_fields()
-        if candidate.target != recorded.target or fields != recorded.problem:
-            return f"the recorded space is of {recorded.target} {dict(recorded.problem)}, not of {fields}"
         knobs = candidate.config.to_knobs()
         known = {name: knobs[name] for name in recorded.knobs if name in knobs}
         then = type(candidate.config).from_knobs(known).to_knobs()
@@ -135,12 +141,14 @@ class Replay:
             for index, result in enumerate(race.lanes.values())
         ]
         rival = RaceEntry(
-            finalist=None, result=_first_rounds(self._rival(), race.job.rounds), formulation="plain"
+            finalist=None, result=_first_rounds(self._rival(race.job), race.job.rounds), formulation="plain"
         )
         self._outcomes.append(Outcome(job_id=race.job.job_id, result=Race(entries=(*entries, rival))))
 
-    def _rival(self) -> Measured | Failed:
-        recorded = self._recorded
+    def _rival(self, job: RaceJob) -> Measured | Failed:
+        recorded = self._space_of(job.target, job.problem)
+        if isinstance(recorded, str):
+            return Failed(reason="error", detail=recorded)
         if not recorded.rival_us:
             return Failed(reason="error", detail="the recorded space holds no time of the rival")
         # What XLA's rival lowered to was not recorded, and nothing would be learnt from lowering it again.

@@ -157,10 +157,16 @@ class Ledger:
             if _kind(trial) == "confirm"
         ]
 
-    def finish_screening(self, spent_s: float) -> None:
-        """Notes the seconds that screening took, also those after its last record."""
+    @property
+    def stopped(self) -> dict[str, Any] | None:
+        """Why the last screening that came to its end ended, as it was given to `finish_screening`."""
+        return self.study.user_attrs.get("stopped")
+
+    def finish_screening(self, spent_s: float, stopped: Mapping[str, Any] | None = None) -> None:
+        """Notes the seconds that screening took, also those after its last record, and why it ended."""
         self.spent_s = max(self.spent_s, spent_s)
         self.study.set_user_attr("spent_s", self.spent_s)
+        self.study.set_user_attr("stopped", dict(stopped) if stopped else None)
 
     def _numbers(self, finalists: Sequence[Mapping[str, Any]]) -> list[int]:
         wanted = [dict(knobs) for knobs in finalists]

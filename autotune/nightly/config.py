@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from autotune import configfile, fields, machine, runconfig
+from autotune import configfile, fields, machine, runconfig, searchsettings
 from autotune.bestfile import BestEntry
 from autotune.errors import InputError
 from autotune.fields import Place
@@ -77,9 +77,9 @@ def load_night_config(path: str | Path, results: str | None = None) -> NightConf
     run = runconfig.override(
         replace(run, name=f"{run.name}-nightly"[-100:], evaluator="gpu"),
         candidates=fields.whole(
-            given.get("candidates", 80), top.key("candidates"), 1, runconfig.MAX_CANDIDATES
+            given.get("candidates", 80), top.key("candidates"), 1, searchsettings.MAX_CANDIDATES
         ),
-        seconds=fields.positive(given.get("seconds", 30.0), top.key("seconds"), runconfig.MAX_SECONDS),
+        seconds=fields.positive(given.get("seconds", 30.0), top.key("seconds"), searchsettings.MAX_SECONDS),
         results=results,
     )
     if results is None and "results" in given:

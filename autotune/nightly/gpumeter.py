@@ -163,7 +163,9 @@ class GpuMeter:
         seconds: float,
     ) -> ProblemResult:
         self._stop()  # its workers hold memory of the card
-        search = dataclasses.replace(self._config.search, seconds=seconds)
+        search = dataclasses.replace(
+            self._config.search, seconds=seconds, total_candidates=None, total_seconds=None
+        )
         weighted = WeightedProblem(problem=problem, weight=weight)
         config = dataclasses.replace(self._config, problems=(weighted,), space=dict(space), search=search)
 

@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from autotune.search.gain import expected_gain
+from autotune.search.process import NOISE_SD, Features, Heard, Process
 from autotune.search.rows import LegalRows
 from autotune.search.searcher import Knobs, Searcher
 
@@ -29,12 +31,9 @@ SEEN_BEST, SEEN_LATEST = 90, 60  # results that the process sees: its cost grows
 REFRESH = 8  # results between two rankings of the pool
 
 # Of the logarithm of times: by how much a model is wrong for a configuration beside its mean error, and how many
-# results that guess weighs beside the errors that are seen; which part of it adds up knob by knob, and what two
-# configurations share of the rest for each knob that differs; and the noise of a screening.
+# results that guess weighs beside the errors that are seen.
 ERROR_SD, GUESS_WEIGHT = 0.12, 10.0
-BY_KNOB = 0.5
-SHARED = 0.75
-NOISE_SD = 0.01
+HEARD = 60  # errors that a near problem's search is told of, those of the fastest
 OPTIMISM = 1.0  # standard deviations below the expectation that a candidate is judged by
 # By how much of the logarithm a sibling of a proposal, which need not be compiled, may be judged worse than the next
 # proposal; and so many of them at most.
@@ -52,13 +51,15 @@ class GuidedSearcher(Searcher):
     def __init__(self, rows: LegalRows, default_knobs: Sequence[Mapping[str, Any]], seed: int) -> None:
         super().__init__(rows, default_knobs)
         self._rng = np.random.default_rng(seed)
+        self._aside = np.random.default_rng(seed)  # asking for the gain changes no proposal
         self._pool, self._prior = self._best_of_many()
         self._ranked = np.argsort(self._prior, kind="stable")
-        self._features = _Features(rows)
+        self._features = Features(rows)
         self._pool_features = self._features.of(self._pool)
         self._told: dict[int, float] = {}  # logarithms of times
         self._errors: dict[int, float] = {}  # by how much each was above the model's
         self._flying: dict[int, float] = {}  # the error that is expected of each
+        self._heard = Heard.of(rows, self._features, ())
         self._free = [j for j, values in enumerate(rows.choices) if len(values) > 1]
         self._since_ranking = 0
         # Before the untuned choices: these come from a short list, of which a narrow space may hold poor ones only.
@@ -91,65 +92,92 @@ class GuidedSearcher(Searcher):
         """Returns the logarithms of the model's times."""
         return np.log(self._rows.predicted_us(rows))
 
+    def expected_gain(self) -> float | None:
+        """See `Searcher.expected_gain`; what is in flight counts as measured."""
+        if not self._told:
+            return None
+        process = self._process()
+        best = np.array(heapq.nsmallest(ELITE, self._told, key=self._told.__getitem__))
+        best_expected = self._predicted(best) + process.error(self._features.of(best))
+        rows, prior, error, sd = self._expected(process, self._aside)
+        once = np.unique(rows, return_index=True)[1]
+        return expected_gain(float(best_expected.min()), (prior + error)[once], sd[once], NOISE_SD)
+
+    def errors(self) -> list[tuple[Knobs, float]]:
+        """See `Searcher.errors`."""
+        fastest = heapq.nsmallest(HEARD, self._told, key=self._told.__getitem__)
+        return [(self._rows.knobs(row), self._errors[row]) for row in fastest]
+
+    def hear(self, neighbours: Sequence[tuple[float, Sequence[tuple[Knobs, float]]]]) -> None:
+        """See `Searcher.hear`."""
+        self._heard = Heard.of(self._rows, self._features, neighbours)
+
     def _propose(self) -> Knobs:
-        rows, error, score = self._scored(self._process())
+        process = self._process()
+        if self._since_ranking >= REFRESH:
+            self._since_ranking = 0
+            self._ranked = np.argsort(self._prior + process.error(self._pool_features), kind="stable")
+        rows, error, score = self._scored(process)
         if not len(rows):
             return self._any()
         ties = np.flatnonzero(score <= score.min() + 1e-9)
         best = int(ties[self._rng.integers(len(ties))])
         return self._take(int(rows[best]), float(error[best]))
 
-    def _scored(self, process: _Process) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _scored(self, process: Process) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns unspent rows to choose from, their expected errors, and what they are judged by."""
-        of_pool, neighbours = self._weighed(), self._neighbours()
-        rows = np.concatenate([self._pool[of_pool], neighbours])
-        features = np.concatenate([self._pool_features[of_pool], self._features.of(neighbours)])
-        prior = np.concatenate([self._prior[of_pool], self._predicted(neighbours)])
-        error, sd = process.predict(features)
+        rows, prior, error, sd = self._expected(process, self._rng)
         return rows, error, prior + error - OPTIMISM * sd
 
-    def _weighed(self) -> np.ndarray:
+    def _expected(
+        self, process: Process, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Returns the rows to choose from, and of each the model's logarithm, its error and the error's deviation."""
+        of_pool, neighbours = self._weighed(rng), self._neighbours(rng)
+        features = np.concatenate([self._pool_features[of_pool], self._features.of(neighbours)])
+        prior = np.concatenate([self._prior[of_pool], self._predicted(neighbours)])
+        return np.concatenate([self._pool[of_pool], neighbours]), prior, *process.predict(features)
+
+    def _weighed(self, rng: np.random.Generator) -> np.ndarray:
         """Returns places in the pool of unspent rows to choose from."""
         unspent = self._ranked[~self._rows.are_spent(self._pool[self._ranked])]
         likely, rest = unspent[:LIKELY], unspent[LIKELY:]
-        spread = rest[self._rng.integers(len(rest), size=SPREAD)] if len(rest) else rest
+        spread = rest[rng.integers(len(rest), size=SPREAD)] if len(rest) else rest
         return np.concatenate([likely, spread])
 
-    def _neighbours(self) -> np.ndarray:
+    def _neighbours(self, rng: np.random.Generator) -> np.ndarray:
         elite = heapq.nsmallest(ELITE, self._told, key=self._told.__getitem__)
         found = []
         for _ in range(NEIGHBOURS if elite and self._free else 0):
-            codes = list(self._rows.codes(elite[int(self._rng.integers(len(elite)))]))
-            for j in self._rng.choice(
-                self._free, size=min(len(self._free), int(self._rng.integers(1, 3))), replace=False
+            codes = list(self._rows.codes(elite[int(rng.integers(len(elite)))]))
+            for j in rng.choice(
+                self._free, size=min(len(self._free), int(rng.integers(1, 3))), replace=False
             ):
                 values = len(self._rows.choices[j])
-                codes[j] = int((codes[j] + self._rng.integers(1, values)) % values)
+                codes[j] = int((codes[j] + rng.integers(1, values)) % values)
             row = self._rows.find(tuple(codes))
             if row is not None and not self._rows.is_spent(row):
                 found.append(row)
         return np.array(found, dtype=np.int64)
 
-    def _process(self) -> _Process:
-        """Returns the process given what was measured and what is in flight; now and then it ranks the pool anew."""
+    def _process(self) -> Process:
+        """Returns the process given what was measured and what is in flight."""
         seen = list(self._told)
         if len(seen) > SEEN_BEST + SEEN_LATEST:
             best = heapq.nsmallest(SEEN_BEST, seen, key=self._told.__getitem__)
             seen = list(dict.fromkeys([*best, *seen[-SEEN_LATEST:]]))
-        rows = np.array(seen, dtype=np.int64)
+        rows = np.array([*seen, *self._flying], dtype=np.int64)
         errors = np.array([self._errors[row] for row in seen])
-        every = np.concatenate([rows, np.fromiter(self._flying, dtype=np.int64)])
-        process = _Process(
-            self._features.of(every),
-            np.concatenate([errors, np.fromiter(self._flying.values(), dtype=np.float64)]),
+        known = np.concatenate([errors, self._heard.errors])
+        return Process(
+            np.concatenate([self._features.of(rows), self._heard.features]),
+            np.concatenate([errors, list(self._flying.values()), self._heard.errors]),
             math.sqrt(
-                (GUESS_WEIGHT * ERROR_SD**2 + errors.size * _variance(errors)) / (GUESS_WEIGHT + errors.size)
+                (GUESS_WEIGHT * ERROR_SD**2 + known.size * _variance(known)) / (GUESS_WEIGHT + known.size)
             ),
+            np.concatenate([np.ones(len(rows)), self._heard.alike]),
+            np.concatenate([np.zeros(len(rows), dtype=np.int64), self._heard.problem]),
         )
-        if self._since_ranking >= REFRESH:
-            self._since_ranking = 0
-            self._ranked = np.argsort(self._prior + process.error(self._pool_features), kind="stable")
-        return process
 
     def siblings(self, knobs: Mapping[str, Any]) -> list[Knobs]:
         """Returns the siblings that are nearly as promising as the next proposal, the likeliest first."""
@@ -199,68 +227,3 @@ class GuidedSearcher(Searcher):
 
 def _variance(values: np.ndarray) -> float:
     return float(values.var()) if values.size else 0.0
-
-
-class _Features:
-    """Configurations as vectors whose product counts the knobs that two share; ordered knobs share in part."""
-
-    def __init__(self, rows: LegalRows) -> None:
-        self._rows = rows
-        self._tables = []
-        for j, values in enumerate(rows.choices):
-            count = len(values)
-            if count < 2:
-                self._tables.append(None)
-                continue
-            if rows.is_ordered(j):
-                steps = np.abs(np.subtract.outer(np.arange(count), np.arange(count)))
-                alike = 0.5**steps
-            else:
-                alike = np.eye(count)
-            self._tables.append(np.linalg.cholesky(alike + 1e-9 * np.eye(count)).astype(np.float32))
-        self.knobs = sum(table is not None for table in self._tables)
-
-    def of(self, rows: np.ndarray) -> np.ndarray:
-        """Returns (count, features) of float32."""
-        codes = self._rows.codes_of(rows)
-        parts = [table[codes[:, j]] for j, table in enumerate(self._tables) if table is not None]
-        return np.concatenate(parts, axis=1) if parts else np.zeros((len(rows), 1), np.float32)
-
-
-class _Process:
-    """A Gaussian process over the errors of a model's logarithms.
-
-    Args:
-        features: (seen, features) of what was seen.
-        errors: (seen,) by how much the logarithm of the time was above the model's.
-        error_sd: Standard deviation of a single error.
-    """
-
-    def __init__(self, features: np.ndarray, errors: np.ndarray, error_sd: float) -> None:
-        self._features, self._error_sd = features, error_sd
-        self._mean = float(errors.mean()) if len(errors) else 0.0
-        if len(features):
-            own = self._shared(features) + NOISE_SD**2 * np.eye(len(features))
-            self._inverse = np.linalg.inv(own)
-            self._weights = self._inverse @ (errors - self._mean)
-
-    def _shared(self, features: np.ndarray) -> np.ndarray:
-        """Returns the covariance of errors with those seen, (count, seen)."""
-        alike = features @ self._features.T
-        most = float((self._features[0] ** 2).sum())
-        together = np.exp((most - alike) * math.log(SHARED))
-        return self._error_sd**2 * (BY_KNOB * alike / most + (1 - BY_KNOB) * together)
-
-    def error(self, features: np.ndarray) -> np.ndarray:
-        """Returns the expected errors, (count,)."""
-        if not len(self._features):
-            return np.zeros(len(features))
-        return self._mean + self._shared(features) @ self._weights
-
-    def predict(self, features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the expected errors and their standard deviations, (count,) each."""
-        if not len(self._features):
-            return np.zeros(len(features)), np.full(len(features), self._error_sd)
-        shared = self._shared(features)
-        known = np.einsum("ij,ij->i", shared @ self._inverse, shared)
-        return self._mean + shared @ self._weights, np.sqrt(np.maximum(self._error_sd**2 - known, 1e-12))

@@ -128,12 +128,33 @@ class LegalRows:
     def nearest(self, codes: tuple[int, ...], rng: np.random.Generator) -> int | None:
         """Returns the unspent row nearest to `codes`; None where all are spent.
 
-        Fewest differing knobs come first; among those, the smallest sum of rank steps of the ordered knobs, each
-        as a share of the knob's range; what is left is drawn by `rng`, since the first row would favour a corner.
+        What is equally near is drawn by `rng`, since the first row would favour a corner.
         """
         if not self.remaining:
             return None
-        hamming = self._spent.copy()
+        closest = self._closest(codes, self._spent)
+        return int(closest[rng.integers(closest.size)])
+
+    def nearest_legal(self, knobs: Mapping[str, Any]) -> int:
+        """Returns the first of the rows nearest to `knobs`, spent or not.
+
+        A value that the space lacks stands for the nearest it has where both are numbers, else for its first; a knob
+        that is not named, for its first value.
+        """
+        codes = tuple(
+            _closest_code(values, knobs.get(name, values[0]))
+            for name, values in zip(self.names, self.choices)
+        )
+        row = self.find(codes)
+        return int(self._closest(codes, np.zeros_like(self._spent))[0]) if row is None else row
+
+    def _closest(self, codes: tuple[int, ...], handicap: np.ndarray) -> np.ndarray:
+        """Returns the rows nearest to `codes`.
+
+        Fewest differing knobs come first, with a row's handicap added; among those, the smallest sum of rank steps of
+        the ordered knobs, each as a share of the knob's range.
+        """
+        hamming = handicap.copy()
         for j in self._free:
             hamming += self._columns[j] != codes[j]
         rows = np.flatnonzero(hamming == hamming.min())
@@ -142,11 +163,19 @@ class LegalRows:
             if self._ordered[j]:
                 difference = np.abs(self._columns[j][rows].astype(np.int16) - codes[j])
                 steps += difference / (len(self.choices[j]) - 1)
-        closest = rows[steps <= steps.min() + 1e-9]
-        return int(closest[rng.integers(closest.size)])
+        return rows[steps <= steps.min() + 1e-9]
 
     def knobs(self, row: int) -> dict[str, Any]:
         return dict(self._legal.knobs(row))
+
+
+def _closest_code(values: tuple[Any, ...], value: Any) -> int:
+    same = [code for code, one in enumerate(values) if one == value and type(one) is type(value)]
+    if same:
+        return same[0]
+    if not _is_ordered((value,)) or not all(_is_ordered((one,)) for one in values):
+        return 0
+    return min(range(len(values)), key=lambda code: abs(values[code] - value))
 
 
 def _is_ordered(values: tuple[Any, ...]) -> bool:

@@ -28,6 +28,26 @@ class Searcher(abc.ABC):
         self._defaults: deque[Knobs] = deque(dict(knobs) for knobs in default_knobs)
         self.draws_rejected: Counter[str] = Counter()
 
+    def seed(self, knobs: Mapping[str, Any]) -> None:
+        """Has `knobs` proposed before anything else that was not proposed yet, or the legal ones nearest to them."""
+        row = self._rows.nearest_legal(knobs)
+        self._defaults.appendleft(self._rows.knobs(row))
+
+    def errors(self) -> list[tuple[Knobs, float]]:
+        """Returns the fastest knobs that were told, each with the logarithm of its time over what a model predicted.
+
+        Empty where there is no model.
+        """
+        return []
+
+    def hear(  # noqa: B027 - a sampler without a model has nothing to correct
+        self, neighbours: Sequence[tuple[float, Sequence[tuple[Knobs, float]]]]
+    ) -> None:
+        """Takes the `errors` of searches of near problems, each with its distance in doublings.
+
+        A sampler without a model learns nothing from them.
+        """
+
     @property
     def remaining(self) -> int:
         """Legal configurations that nobody has proposed yet."""
@@ -70,6 +90,13 @@ class Searcher(abc.ABC):
     def _row_of(self, knobs: Mapping[str, Any]) -> int | None:
         codes = self._rows.encode(knobs)
         return None if codes is None else self._rows.find(codes)
+
+    def expected_gain(self) -> float | None:
+        """Returns by what share of the best time the next candidates are expected to lower it.
+
+        None: nothing was told yet, or the sampler has no model that could say it.
+        """
+        return None
 
     def _spend(self, knobs: Mapping[str, Any]) -> bool:
         """Marks `knobs` as proposed and returns whether they were legal and not proposed before."""

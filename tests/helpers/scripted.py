@@ -7,6 +7,7 @@ import hashlib
 import io
 import itertools
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import numpy as np
 
 from autotune.driver import Stages
 from autotune.progress import PlainProgress
-from autotune.runconfig import RaceSettings
+from autotune.runconfig import RaceSettings, SearchSettings
 from autotune.seam import (
     Confirmed,
     ConfirmJob,
@@ -172,6 +173,9 @@ class ScriptedTarget:
     def default_configs(self, problem: Any, device: Any) -> list[dict[str, Any]]:
         return [dict(knobs) for knobs in self.defaults]
 
+    def distance(self, a: Any, b: Any) -> float:
+        return abs(math.log2(a.m / b.m))
+
     def source_digest(self) -> str:
         return "0" * 16
 
@@ -271,12 +275,9 @@ class ScriptedEvaluator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScriptedSearch:
-    sampler: str = "tpe"
-    seed: int = 0
+class ScriptedSearch(SearchSettings):
+    sampler: Any = "tpe"
     candidates: int = 20
-    seconds: float = 60.0
-    share_binaries: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

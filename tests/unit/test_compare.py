@@ -10,10 +10,11 @@ import pytest
 
 from autotune import compare
 from autotune.cli import main
-from autotune.compare import arena_of, halves, median_interval, regrets
+from autotune.compare import arena_of, halves, median_interval, searches
 from autotune.compareplot import Curve, Panel, svg
 from autotune.errors import InputError
 from autotune.evaluate import RecordedRow, write_recorded
+from autotune.progress import Budget
 from autotune.recordedtarget import RecordedTarget
 from autotune.seam import Failed
 from tests.helpers.recordings import DEVICE, PROBLEM, TARGET, narrowing, recording
@@ -34,7 +35,9 @@ def arena(rows: dict[tuple[int, int], RecordedRow]) -> compare.Arena:
 
 
 def test_regret_is_that_of_the_best_so_far_over_the_best_of_the_space():
-    found = regrets(arena(steady(TIMES_US)), "random", seeds=8, candidates=5, in_flight=1)
+    found = searches(
+        arena(steady(TIMES_US)), "random", seeds=8, candidates=5, in_flight=1, budget=Budget()
+    ).regret
     assert found.shape == (8, 5)
     assert set(found.round(9).flat) <= {0.0, 0.1, 0.2, 0.5, 1.0}
     assert (np.diff(found, axis=1) <= 0).all() and (found[:, -1] == 0).all()
@@ -42,14 +45,14 @@ def test_regret_is_that_of_the_best_so_far_over_the_best_of_the_space():
 
 
 def test_a_space_that_ends_before_the_candidates_keeps_its_last_regret():
-    found = regrets(arena(steady(TIMES_US)), "random", seeds=2, candidates=9)
+    found = searches(arena(steady(TIMES_US)), "random", seeds=2, candidates=9, budget=Budget()).regret
     assert found.shape == (2, 9) and (found[:, 4:] == 0).all()
 
 
 def test_candidates_that_failed_count_and_leave_no_regret_until_one_is_measured():
     rows = {place: RecordedRow(failed=Failed(reason="wrong", detail="far off")) for place in TIMES_US}
     rows[256, 4] = RecordedRow(samples_us=(100.0, 100.0))
-    found = regrets(arena(rows), "random", seeds=6, candidates=5, in_flight=1)
+    found = searches(arena(rows), "random", seeds=6, candidates=5, in_flight=1, budget=Budget()).regret
     assert (found[:, -1] == 0).all() and np.isinf(found[:, 0]).any()
 
 
@@ -89,7 +92,9 @@ def test_a_space_of_failures_is_refused():
 
 def test_every_sampler_can_be_compared():
     for sampler in ("auto", "guided", "local", "tpe", "random", "exhaustive"):
-        found = regrets(arena(steady(TIMES_US)), sampler, seeds=1, candidates=5, in_flight=2)
+        found = searches(
+            arena(steady(TIMES_US)), sampler, seeds=1, candidates=5, in_flight=2, budget=Budget()
+        ).regret
         assert found[0, -1] == 0, sampler
 
 
@@ -153,3 +158,34 @@ def test_a_config_without_recorded_spaces_says_where_it_looked(config, capsys, t
     error = capsys.readouterr().err
     assert f"no recorded space of 64x64x64 bfloat16 nn in {tmp_path / 'recorded'}" in error
     assert "autotune record" in error
+
+
+class Foresight:
+    """A searcher that walks its arena and says when it expects no more."""
+
+    def __init__(self, space, gains):
+        self._rows, self._gains = iter(range(space.legal().size)), gains
+        self._legal, self._told = space.legal(), 0
+
+    def ask(self):
+        row = next(self._rows, None)
+        return None if row is None else self._legal.knobs(row)
+
+    def tell(self, knobs, value_us):
+        self._told += 1
+
+    def expected_gain(self):
+        return self._gains(self._told)
+
+
+def test_a_search_is_stopped_where_its_expected_gain_stays_low_with_nothing_in_flight(monkeypatch):
+    def made(settings, space, defaults):
+        return Foresight(space, lambda told: 0.0 if told >= 2 else 1.0)
+
+    monkeypatch.setattr("autotune.compare.make_searcher", made)
+    budget = Budget(gain=0.005, fewest=1)
+    found = searches(arena(steady(TIMES_US)), "auto", seeds=1, candidates=5, budget=budget, in_flight=1)
+    # one in flight at a time: after two are told it is asked and none is in flight
+    assert found.stopped.tolist() == [2] and found.regret.shape == (1, 5)
+    off = searches(arena(steady(TIMES_US)), "auto", seeds=1, candidates=5, budget=Budget(), in_flight=1)
+    assert off.stopped.tolist() == [0]

@@ -100,9 +100,9 @@ def test_what_an_evaluator_lacks_is_said_before_a_worker_starts():
     with pytest.raises(InputError, match="evaluator replay: no recorded space fits this problem"):
         _make("replay")
     with pytest.raises(InputError, match="recorded for other, not fake"):
-        _make("replay", recorded=recorded(target="other"))
+        _make("replay", recorded=[recorded(target="other")])
     with pytest.raises(InputError, match="recorded on Fake Hopper, not on Other Hopper"):
-        _make("replay", recorded=recorded(), device=_OtherDevice())
+        _make("replay", recorded=[recorded()], device=_OtherDevice())
     with pytest.raises(InputError, match="workers=0: at least 1 is needed"):
         _make("lower", workers=0, device=FakeDevice())
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import InputError
-from autotune.runconfig import SAMPLERS, check_space, load_run_config, override
+from autotune.runconfig import check_space, load_run_config, override
 from autotune.seam import Limits, MeasureProtocol
+from autotune.searchsettings import SAMPLERS, SearchSettings
 from autotune.target import load_target
 
 MINIMAL = "problems: [{m: 64, n: 128, k: 256}]\n"
@@ -54,6 +55,8 @@ def test_a_minimal_config_takes_the_defaults(tmp_path):
     assert (config.search.sampler, config.search.seed, config.search.candidates, config.search.seconds) == (
         "auto", 0, 200, 60.0,
     )  # fmt: skip
+    assert (config.search.stop_gain, config.search.min_candidates) == (0.005, 24)
+    assert not config.search.is_shared
     assert config.protocol == MeasureProtocol(timer="auto", l2="auto", regime="auto", rounds=20, warmup=2)
     assert (config.results, config.storage, dict(config.space)) == (Path("results"), None, {})
 
@@ -66,7 +69,8 @@ device: nvidia_h100_pcie
 evaluator: lower
 problems: [{{m: 64, n: 128, k: 256, lhs_dtype: float16, layout: nn, weight: 2}}]
 space: {{tile_n: [128, 256], persistent: [true]}}
-search: {{sampler: random, seed: 7, candidates: 3, seconds: 1.5}}
+search: {{sampler: random, seed: 7, candidates: 3, seconds: 1.5, stop_gain: false,
+  total_candidates: 8, total_seconds: 9}}
 protocol: {{timer: cupti, l2: warm, rounds: 5, warmup: 0}}
 gpus: [1, 0]
 results: {tmp_path}/out
@@ -77,7 +81,9 @@ storage: sqlite:///trials.db
     assert (config.problems[0].problem.lhs_dtype, config.problems[0].weight) == ("float16", 2.0)
     assert dict(config.space) == {"tile_n": (128, 256), "persistent": (True,)}
     assert (config.search.sampler, config.search.seed, config.search.candidates) == ("random", 7, 3)
-    assert config.search.seconds == 1.5
+    assert (config.search.seconds, config.search.stop_gain) == (1.5, 0.0)
+    assert (config.search.total_candidates, config.search.total_seconds) == (8, 9.0)
+    assert config.search.is_shared
     assert config.protocol == MeasureProtocol(l2="warm", regime="auto", rounds=5, warmup=0)
     assert (config.gpus, config.results) == ((1, 0), tmp_path / "out")
     assert config.storage == "sqlite:///trials.db"
@@ -194,7 +200,36 @@ def test_suites_lie_beside_the_config_and_add_to_its_problems(tmp_path):
         ),
         (
             MINIMAL + "search: 3",
-            "search=3: allowed: a mapping with the keys sampler, seed, candidates, seconds, share_binaries",
+            "search=3: allowed: a mapping with the keys " + ", ".join(SearchSettings.__dataclass_fields__),
+        ),
+        *[
+            (
+                MINIMAL + f"search: {{stop_gain: {value}}}",
+                f"search.stop_gain={shown}: allowed: a share of the time from 0 to 1, such as 0.005, or false",
+            )
+            for value, shown in (
+                ("2", "2"),
+                ("-0.1", "-0.1"),
+                ("0.5%", "'0.5%'"),
+                ("true", "true"),
+                ("null", "null"),
+            )
+        ],
+        (
+            MINIMAL + "search: {min_candidates: 0}",
+            "search.min_candidates=0: allowed: a whole number from 1 to 1000000",
+        ),
+        (
+            MINIMAL + "search: {total_seconds: 0}",
+            "search.total_seconds=0: allowed: a number above 0, up to 604800",
+        ),
+        (
+            MINIMAL + "search: {total_candidates: 1.5}",
+            "search.total_candidates=1.5: allowed: a whole number from 1 to 1000000",
+        ),
+        (
+            "problems: [{m: 64, n: 128, k: 256}, {m: 128, n: 128, k: 256}]\nsearch: {total_candidates: 15}",
+            "search.total_candidates=15: allowed: at least 16, 8 for each of the 2 problems",
         ),
         (
             MINIMAL + "limits: {run_s: 0}",
@@ -479,6 +514,7 @@ def test_options_of_the_command_line_replace_what_the_config_says(tmp_path):
     [
         ({"candidates": 0}, "--candidates=0: allowed: a whole number from 1 to 1000000"),
         ({"seconds": float("nan")}, "--seconds=nan: allowed: a number above 0, up to 604800"),
+        ({"total_candidates": 7}, "--total-candidates=7: allowed: at least 8, 8 for the problem"),
         ({"seed": -1}, "--seed=-1: allowed: a whole number from 0 to 4294967295"),
         (
             {"evaluator": "gpus"},

@@ -354,3 +354,71 @@ def test_a_mend_that_leaves_the_space_is_not_followed():
     draw = {"tile_m": 192, "tile_n": 64, "stages": 4, "order": "rows", "persistent": True}
     searcher.reject(draw, ["smem"], draw | {"stages": 99})
     assert searcher.ask() in (draw | {"tile_m": 128}, draw | {"stages": 3})
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_seed_comes_before_the_defaults_and_once(sampler):
+    default = {"tile_m": 128, "tile_n": 128, "stages": 4, "order": "rows", "persistent": True}
+    seed = default | {"stages": 2}
+    searcher = make_searcher(ScriptedSearch(sampler=sampler), space_of(), [default])
+    searcher.seed(default)
+    searcher.seed(seed)
+    assert [searcher.ask(), searcher.ask()] == [seed, default]
+    assert default not in drained(searcher) and seed not in drained(searcher)
+
+
+def test_an_illegal_seed_stands_for_the_legal_configuration_nearest_to_it():
+    searcher = make_searcher(ScriptedSearch(sampler="random"), space_of(), [])
+    # 192 x 4 is over 640; 192 -> 128 and 4 -> 3 are both one knob and one step away, of three and of four steps.
+    searcher.seed({"tile_m": 192, "tile_n": 64, "stages": 4, "order": "rows", "persistent": True})
+    found = {"tile_m": 192, "tile_n": 64, "stages": 3, "order": "rows", "persistent": True}
+    assert searcher.ask() == found
+    searcher.seed({"tile_m": 192, "tile_n": 64, "stages": 4, "order": "rows", "persistent": True})
+    assert searcher.ask() != found  # nothing is measured twice
+
+
+def test_values_that_the_space_lacks_stand_for_their_nearest():
+    rows = LegalRows(space_of())
+    row = rows.nearest_legal({"tile_m": 140, "tile_n": 512, "stages": 4, "order": "diagonal", "other": 1})
+    assert rows.knobs(row) == {
+        "tile_m": 128, "tile_n": 256, "stages": 4, "order": "rows", "persistent": False,
+    }  # fmt: skip
+
+
+def test_errors_heard_of_a_near_problem_correct_the_model_before_anything_is_measured():
+    best = {"a": 4, "b": 1, "c": 3, "d": 2, "e": 5}
+    first = guided_by(half_wrong_us)
+    for knobs in drained(first, time_us=bowl_us, rule=sum_rule, limit=60):
+        first.tell(knobs, bowl_us(knobs))
+    first.tell(best, bowl_us(best))
+    assert 40 < len(first.errors()) <= 60 and first.errors()[0][0] == best
+    near, far, deaf = (guided_by(half_wrong_us) for _ in range(3))
+    near.hear([(0.5, first.errors())])
+    far.hear([(8.0, first.errors())])
+    asked = [min(bowl_us(one.ask()) for _ in range(8)) for one in (near, far, deaf)]
+    assert asked[0] < asked[2] and asked[0] <= asked[1]
+
+
+def test_asking_what_may_be_gained_changes_no_proposal():
+    def proposals(asks):
+        searcher = guided_by(half_wrong_us)
+        found = []
+        for _ in range(30):
+            found.append(searcher.ask())
+            searcher.tell(found[-1], bowl_us(found[-1]))
+            if asks:
+                searcher.expected_gain()
+        return found
+
+    assert proposals(True) == proposals(False)
+
+
+def test_the_expected_gain_falls_as_the_space_is_known():
+    searcher = guided_by(lambda knobs: 14.0)  # which knows nothing
+    assert searcher.expected_gain() is None
+    gains = []
+    for _ in range(120):
+        knobs = searcher.ask()
+        searcher.tell(knobs, bowl_us(knobs))
+        gains.append(searcher.expected_gain())
+    assert gains[4] > 0.02 > 0.005 > gains[-1]

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from autotune.seeds import nearby_winners
+from autotune.seeds import Neighbour, nearby_winners, nearest_measured
 from tests.helpers.best_entries import H200, TARGET, best_file, entry, problem
 
 
@@ -50,3 +50,13 @@ def test_the_kernel_of_an_entry_that_xla_won_is_a_seed_too(tmp_path):
     lost = dataclasses.replace(entry(problem(n=4096), knobs=knobs(stages=3)), backend="xla")
     best_file(tmp_path, lost)
     assert stages_of(nearby_winners(TARGET, problem(n=4096), H200, [tmp_path])) == [3]
+
+
+def test_of_what_a_run_measured_the_nearest_come_first_and_the_far_not_at_all():
+    measured = [
+        Neighbour(problem=problem(n=n), knobs=knobs(stages=stages))
+        for n, stages in ((65536, 1), (16384, 2), (8192, 3), (2048, 4))
+    ]
+    found = nearest_measured(TARGET, problem(n=4096), measured)
+    assert [(distance, one.knobs["stages"]) for distance, one in found] == [(1.0, 3), (1.0, 4), (2.0, 2)]
+    assert len(nearest_measured(TARGET, problem(n=4096), measured, most=1)) == 1

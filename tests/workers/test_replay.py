@@ -44,7 +44,7 @@ def replay():
         protocol=MeasureProtocol(),
         limits=Limits(),
         workers=2,
-        recorded=_space(),
+        recorded=[_space()],
         target_loader=load_fake_target,
     )
     yield evaluator
