@@ -19,7 +19,7 @@ CARD_SAMPLE_S = 5e-4  # by the card's, of which the coarsest ticks are a microse
 MAX_CHAINS = 4  # a card takes about a thousand launches ahead, and a call may be three
 HOLD_S = 1e-3  # of one hold, at the least
 AHEAD = 1.5  # times the launching of a sample, the card is held
-HOLD_ATTEMPTS = 4  # each with twice the holds of the one before it
+MOST_HOLDS = 100  # a host that needs more of them to be ahead of the card is not worth waiting for
 EMPTY_SAMPLES = 5
 CHAIN_ROUNDS_A_LOOK = 10
 BLOCK_S = 0.1  # shorter ones are not at the clock that the power cap settles on
@@ -201,12 +201,11 @@ class WallTimer:
             if self._empty_s is None:
                 empty = [self._on_card(self._card, 1, lambda: None)[0] for _ in range(EMPTY_SAMPLES)]
                 self._empty_s = statistics.median(empty)
-            for _ in range(HOLD_ATTEMPTS):
+            took_s, was_ahead = self._on_card(self._card, plan.holds, launch)
+            while not was_ahead and plan.holds < MOST_HOLDS:
+                plan.holds = min(2 * plan.holds, MOST_HOLDS)
                 took_s, was_ahead = self._on_card(self._card, plan.holds, launch)
-                took_s -= self._empty_s
-                if was_ahead:
-                    break
-                plan.holds *= 2
+            took_s -= self._empty_s
         return took_s / (plan.chains * lane.chain_calls) * 1e6
 
     def _on_card(self, card: CardClock, holds: int, launch: Callable[[], Any]) -> tuple[float, bool]:
@@ -246,7 +245,7 @@ class WallTimer:
 
 
 def _holds(launching_s: float) -> int:
-    return math.ceil(AHEAD * launching_s / HOLD_S) + 1
+    return min(MOST_HOLDS, math.ceil(AHEAD * launching_s / HOLD_S) + 1)
 
 
 def _last(launch: Callable[[], Any], times: int) -> Any:

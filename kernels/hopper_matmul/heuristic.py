@@ -40,7 +40,13 @@ _VIEW_LOSS = 0.08  # what views lose beside the model's terms, of 300x300x65536 
 MOST = 8
 
 # Changed one after the other in the likeliest configuration; what the model finds faster stays.
-_REFINEMENTS = ({"cluster_m": 2}, {"cluster_n": 2}, {"delay_release": 1}, {"persistent": False})
+_REFINEMENTS = (
+    {"combine": "cluster"},
+    {"cluster_m": 2},
+    {"cluster_n": 2},
+    {"delay_release": 1},
+    {"persistent": False},
+)
 
 # Of one H200 (driver 580.159.04, jax 0.11.2, 2026-11-30): a bfloat16 product by all SMs, and a copy.
 _MACS_PER_US = 815e6 / 2

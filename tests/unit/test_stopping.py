@@ -200,10 +200,10 @@ def test_a_noisy_best_ends_the_search_earlier(tmp_path):
             time_us = smooth_time_us(knobs)
             return measured(knobs, [time_us * share for share in (0.9, 0.95, 1.0, 1.05, 1.1)])
 
-    half_wrong = ModelledTarget(
-        lambda problem, knobs: smooth_time_us({**knobs, "order": "rows", "stages": 3})
+    blind = ModelledTarget(lambda problem, knobs: 100.0)
+    quiet = tuned(
+        tmp_path / "quiet", ScriptedEvaluator(), blind, candidates=212, min_candidates=4, stop_gain=1e-4
     )
-    quiet = tuned(tmp_path / "quiet", ScriptedEvaluator(), half_wrong, candidates=212, min_candidates=4)
-    noisy = tuned(tmp_path / "noisy", Noisy(), half_wrong, candidates=212, min_candidates=4)
+    noisy = tuned(tmp_path / "noisy", Noisy(), blind, candidates=212, min_candidates=4, stop_gain=1e-4)
     assert noisy.stop.noise == pytest.approx(0.05)
     assert noisy.stop.candidates < quiet.stop.candidates
