@@ -37,12 +37,12 @@ from benchmarks.honest_target import AGAIN, NAME, HonestTarget, load_honest
 
 RECORDED = Path(__file__).resolve().parent.parent / "results/recorded"
 KNOBS = ({"entry": 1}, {"entry": 2})
-# Family, sizes, passes in each process, and groups of processes: 24 + 36 + 36 + 4 races make 100. A pass takes the
-# card 0.2 s (kernel times), 0.5 s (chains) or 4 s (settled clocks), and XLA's compilations 2 to 3 s a process.
+# Family, sizes, passes in each process, and groups of processes: 36 + 24 + 36 + 4 races make 100. A pass takes the
+# card 0.2 s (kernel times), 0.7 s (chains) or 4 s (settled clocks), and XLA's compilations 2 to 3 s a process.
 PROBLEMS = (
-    ("mid", {"m": 512, "n": 4096, "k": 7168}, 12, 3),
+    ("mid", {"m": 512, "n": 4096, "k": 7168}, 18, 2),
     ("small", {"m": 1024, "n": 1024, "k": 1024}, 12, 2),
-    ("skinny", {"m": 128, "n": 10240, "k": 8192}, 12, 3),
+    ("skinny", {"m": 128, "n": 10240, "k": 8192}, 18, 2),
     ("large", {"m": 4096, "n": 4096, "k": 4096}, 4, 1),
 )
 

@@ -17,9 +17,9 @@ CHAIN_SAMPLE_S = (
 )
 CARD_SAMPLE_S = 5e-4  # by the card's, of which the coarsest ticks are a microsecond
 MAX_CHAINS = 4  # a card takes about a thousand launches ahead, and a call may be three
-HOLD_S = 1e-3  # of one hold, at the least
-AHEAD = 1.5  # times the launching of a sample, the card is held
-MOST_HOLDS = 100  # a host that needs more of them to be ahead of the card is not worth waiting for
+HOLD_S = 2.5e-4  # of one hold, at the least
+AHEAD = 1.3  # times the launching of a sample, the card is held
+MOST_HOLDS = 400  # a host that needs more of them to be ahead of the card is not worth waiting for
 EMPTY_SAMPLES = 5
 CHAIN_ROUNDS_A_LOOK = 10
 BLOCK_S = 0.1  # shorter ones are not at the clock that the power cap settles on

@@ -127,7 +127,7 @@ class QueueingCard:
 
     def clock(self):
         return CardClock(
-            hold=lambda: self.launch(1.05e-3),
+            hold=lambda: self.launch(0.26e-3),
             stamp=lambda: self.launch(1e-6),
             is_over=lambda mark: mark[1] <= self.host_s,
             between_s=lambda first, second: second[0] - first[1],
@@ -152,7 +152,7 @@ def test_behind_a_hold_the_card_is_timed_and_not_the_host():
 
 def test_a_sample_that_the_host_was_late_with_is_taken_again_behind_more_holds():
     card = QueueingCard()
-    # The last stall comes with the first sample: 5 ms, where two chains were held for 3 ms.
+    # The last stall comes with the first sample: 5 ms, where two chains were held for 2 ms.
     card.stall_s = [5e-3, 0.0, 0.0, 0.0]
     assert card.chain_us(card.clock()) == pytest.approx((7.0,) * 20)
     assert card.stall_s == []
