@@ -17,6 +17,7 @@ from autotune.progress import PlainProgress
 from autotune.result import RunResult
 from autotune.runconfig import RaceSettings
 from autotune.seam import Limits, MeasureProtocol
+from autotune.searchsettings import SearchSettings
 from tests.helpers.fake_target import FakeConfig, FakeProblem, FakeTarget
 from tests.helpers.pools import fake_pool
 from tests.helpers.scripted import ScriptedLegalSet
@@ -92,14 +93,6 @@ class FaultTarget(FakeTarget):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FaultSearch:
-    sampler: str = "exhaustive"
-    seed: int = 0
-    candidates: int = 1_000_000
-    seconds: float = 600.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FaultWeighted:
     problem: FaultProblem = dataclasses.field(default_factory=FaultProblem)
     weight: float = 1.0
@@ -113,7 +106,9 @@ class FaultConfig:
     name: str = "faults"
     problems: tuple[FaultWeighted, ...] = (FaultWeighted(),)
     space: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    search: FaultSearch = FaultSearch()
+    search: SearchSettings = dataclasses.field(
+        default_factory=lambda: SearchSettings(sampler="exhaustive", candidates=1_000_000, seconds=600.0)
+    )
     protocol: MeasureProtocol = dataclasses.field(default_factory=lambda: MeasureProtocol(rounds=3))
     race: RaceSettings = dataclasses.field(default_factory=lambda: RaceSettings(processes=1, rounds=5))
     storage: str | None = None
