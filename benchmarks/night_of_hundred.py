@@ -7,7 +7,8 @@ The winners of the best file are copied to a folder of their own. Where they are
 language models are added with the kernel's untuned configuration and no known module: the first night finds those
 stale, measures them and stores what it saw. The second night verifies all of them again. Nothing is tuned: what a night
 would tune is counted and said. Each night ends by itself after `--seconds`, and what it came to is printed and written
-to KEPT/night_<1 or 2>.json.
+to KEPT/night_<1 or 2>.json; what both saw of each winner to KEPT/two_nights.json, the form of
+results/nightly/two_nights.json.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ def main(arguments: Sequence[str] | None = None, make_meter: Callable[[Any], Any
     Args:
         make_meter: Returns a NightMeter of a night's config; None: on the GPU.
     """
-    given = _parser().parse_args(arguments)
+    told = sys.argv[1:] if arguments is None else arguments
+    given = _parser().parse_args(told)
+    summaries: list[dict[str, Any]] = []
     with contextlib.ExitStack() as stack:
         folder = given.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         config = prepared(given.best, folder, given.count, given.seconds)
@@ -74,7 +77,12 @@ def main(arguments: Sequence[str] | None = None, make_meter: Callable[[Any], Any
             summary = night(config, make_meter or _gpu_meter, given.seconds)
             write_whole(folder / f"night_{number}.json", json.dumps(summary, indent=1) + "\n")
             tell(number, summary)
+            summaries.append(summary)
             time.sleep(1.0)  # a night is named by the second in which it begins
+        both = json.dumps(
+            two_nights(folder / "results", summaries, f"{Path(__file__).name} {' '.join(told)}")
+        )
+        write_whole(folder / "two_nights.json", both + "\n")
     return 0 if summary["exit_code"] in (0, 10, 20) and not summary["left"] else 1
 
 
@@ -116,7 +124,59 @@ def night(config: Path, make_meter: Callable[[Any], Any], seconds: float) -> dic
     with _alarm(seconds + GRACE_S):
         command.run(config, make_meter=watched)
     latest = config.parent / "results" / "nightly" / "reports" / "latest.json"
-    return {**json.loads(latest.read_text()), "not_tuned": meters[0].not_tuned}
+    seen = meters[0]
+    return {
+        **json.loads(latest.read_text()),
+        "not_tuned": seen.not_tuned,
+        "first_races_s": seen.first_races_s,
+    }
+
+
+def two_nights(results: Path, summaries: Sequence[dict[str, Any]], command: str) -> dict[str, Any]:
+    """Returns what two nights saw of each winner that both measured, from their history."""
+    (history,) = (results / "nightly" / "history").glob("*.jsonl")
+    records = [json.loads(line) for line in history.read_text().splitlines()]
+    names = [summary["night"] for summary in summaries]
+    nights = [
+        {one["key"]: one for one in records if one["type"] == "problem" and one["night"] == name}
+        for name in names
+    ]
+    machine_of = summaries[-1]["machine"]
+    problems = []
+    for key in nights[0].keys() & nights[1].keys():
+        pair = [night[key] for night in nights]
+        if any(one.get("log_ratio") is None or not one.get("kernel_us") for one in pair):
+            continue
+        timer, l2, _, regime = pair[1]["protocol"].split()
+        fields = ("kernel_us", "xla_us", "log_ratio", "log_ratio_error")
+        problems.append(
+            {"key": key, "timer": timer, "l2": l2, "regime": regime, "backend": pair[1]["backend"]}
+            | {name: [one[name] for one in pair] for name in fields}
+            | {"verdicts": [one["verdict"] for one in pair]}
+        )
+    return {
+        "date": names[-1][:10],
+        "command": command,
+        **{name: machine_of[name] for name in ("kind", "power_limit_w", "driver", "jax", "jaxlib")},
+        "nights": names,
+        "sentinels": {
+            name: [summary["sentinels"][name]["us"] for summary in summaries]
+            for name in summaries[-1]["sentinels"]
+        },
+        "seconds": [_seconds(summary) for summary in summaries],
+        "problems": sorted(problems, key=lambda one: one["key"]),
+    }
+
+
+def _seconds(summary: dict[str, Any]) -> dict[str, float]:
+    profile = summary["profile"] or {"wall_s": {}, "races": {}}
+    spent = profile["wall_s"]
+    return {
+        "all": summary["gpu_s"],
+        "before_races": round(spent.get("start", 0.0) + spent.get("sentinels", 0.0), 1),
+        "first_races": round(summary["first_races_s"], 1),
+        "races": sum(profile["races"].values()),
+    }
 
 
 def tell(number: int, summary: dict[str, Any]) -> None:
@@ -135,6 +195,7 @@ class Watched:
     def __init__(self, meter: Any) -> None:
         self._meter = meter
         self.not_tuned: list[str] = []
+        self.first_races_s = 0.0  # of the first verification of all winners
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._meter, name)
@@ -155,6 +216,7 @@ class Watched:
                     passed_s = time.monotonic() - began_s
                     print(f"  {done} of {len(checks)}, {rounds} rounds, after {passed_s:.1f} s", flush=True)
                 yield key, seen
+        self.first_races_s = self.first_races_s or time.monotonic() - began_s
 
     def retune(self, problem: Any, weight: float, *_: Any, **__: Any) -> ProblemResult:
         self.not_tuned.append(problem.describe())

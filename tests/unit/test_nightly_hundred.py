@@ -53,6 +53,11 @@ def test_two_nights_verify_what_is_stored_and_what_is_added(hundred, stored, scr
     assert "12 winners: 2 of" in told
     assert "night 2: 12.0 s of GPU" in told
     assert '"locked_s"' in told
+    both = json.loads((tmp_path / "nights" / "two_nights.json").read_text())
+    assert both["nights"] == [first["night"], second["night"]]
+    assert len(both["problems"]) == 12
+    assert both["problems"][0]["kernel_us"] == pytest.approx([100.0, 100.0], rel=0.01)
+    assert both["seconds"][1]["all"] == 12.0
 
 
 def test_added_winners_are_read_back_whole(hundred, stored, tmp_path):
