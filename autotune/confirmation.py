@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from autotune.result import Winner
-from autotune.seam import Confirmed, Failed, LoweredOnly, Measured
-
-Screened = Sequence[tuple[Mapping[str, Any], Measured | LoweredOnly | Failed]]
+from autotune.screening import Screened
+from autotune.seam import Confirmed, Failed, Measured
 
 
 def confirmed_winner(

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from autotune.interrupt import DeferredInterrupt
-from autotune.problemrun import ProblemRun, ProblemScreening, Stages, race_processes
+from autotune.problemrace import race_processes
+from autotune.problemrun import ProblemRun, ProblemScreening
 from autotune.result import ProblemResult, RunResult
 from autotune.sessions import as_one, raced
+from autotune.stages import Stages, closing
 from autotune.turns import screenings_in_turn, shared_screenings
 
 AT_ONCE = 4  # problems whose races share the card: what was won is promoted after so many
@@ -94,7 +95,8 @@ def _race_together(
     asked = {
         index: (one, screened, *first)
         for index, (one, screened) in enumerate(found)
-        if isinstance(screened, ProblemScreening) and (first := one.first_race(screened))
+        if isinstance(screened, ProblemScreening)
+        and (first := one.races.first(screened.ledger, screened.results))
     }
     races = raced(
         stages.evaluator,
@@ -105,14 +107,4 @@ def _race_together(
     )
     for index, results in races:
         one, screened, racers, _ = asked[index]
-        one.record_race(screened.ledger, racers, as_one(results))
-
-
-@contextlib.contextmanager
-def closing(stages: Stages) -> Iterator[None]:
-    """Ends the progress display and the evaluator's workers, however the body ends."""
-    try:
-        yield
-    finally:
-        stages.progress.end()
-        stages.evaluator.close()
+        one.races.record(screened.ledger, racers, as_one(results))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,55 +14,16 @@ from autotune.errors import AutotuneError, NothingLegalError, NothingSurvivedErr
 from autotune.interrupt import DeferredInterrupt
 from autotune.lanes import fixed_order
 from autotune.ledger.provenance import Provenance
-from autotune.ledger.storage import Ledger, open_ledger
-from autotune.progress import Budget, Progress, top_rules
+from autotune.ledger.storage import Ledger
+from autotune.problemrace import ProblemRaces
+from autotune.progress import Budget, top_rules
 from autotune.protocol import resolved
 from autotune.result import Counts, ProblemResult, Winner
-from autotune.screening import Screening, ScreenResult
-from autotune.seam import (
-    Candidate,
-    Confirmed,
-    ConfirmJob,
-    Evaluator,
-    Failed,
-    LoweredOnly,
-    Measured,
-    Race,
-    RaceJob,
-)
-from autotune.search import make_searcher
+from autotune.screening import Screened, Screening
+from autotune.seam import LoweredOnly, Measured
 from autotune.seeds import Neighbour
-from autotune.sessions import as_one, raced
+from autotune.stages import Stages
 from autotune.stopping import Stop
-from autotune.verdict import finalists, first_batch, judge
-
-_POLL_S = 0.25
-
-Screened = list[tuple[dict[str, Any], ScreenResult]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stages:
-    """The parts that a run is made of.
-
-    Attributes:
-        evaluator: Closed by the driver, however the run ends.
-        toolchain: Versions by tool; "jax", "jaxlib" and "driver" take part in a study's name.
-        evaluator_source: Digest of what a replay replays, so that another recorded space is another study.
-        seeds: Returns knobs to begin the search of a problem on a device with.
-        promote: Hears of each problem's result, on a GPU only and never of one without a winner.
-    """
-
-    target: Any
-    evaluator: Evaluator
-    progress: Progress
-    toolchain: Mapping[str, str | None]
-    evaluator_source: str = ""
-    promote: Callable[[ProblemResult], None] | None = None
-    seeds: Callable[[Any, Any], list[dict[str, Any]]] = lambda problem, device: []
-    open_ledger: Callable[..., Ledger] = open_ledger
-    make_searcher: Callable[..., Any] = make_searcher
-    job_ids: Iterator[int] = field(default_factory=itertools.count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +65,7 @@ class ProblemRun:
     Attributes:
         problem: The problem, and how often it occurs: its `weight`.
         protocol: How its times are taken, without any "auto".
+        races: Its races with XLA.
     """
 
     def __init__(
@@ -123,15 +84,16 @@ class ProblemRun:
         is_replay = stages.evaluator.kind == "replay"
         given = config.protocol
         self.protocol = given if is_replay else resolved(given, self.problem, stages.target)
+        self.races = ProblemRaces(config, device, stages, self.problem, self.protocol, interrupt)
 
     def opened(self, fresh: bool) -> ProblemScreening | ProblemResult:
         """Returns what earlier runs recorded, or the result where nothing is legal."""
         counts = space_counts(self._space)
         try:
-            self.require_legal(counts)
+            self._require_legal(counts)
         except NothingLegalError as failure:
             return self._result(counts, failure=failure)
-        ledger = self.open_ledger(fresh)
+        ledger = self._open_ledger(fresh)
         recorded = {fixed_order(record.knobs): record for record in reversed(ledger.screened())}
         if recorded:
             self._say(f"{len(recorded)} candidates recorded")
@@ -151,14 +113,14 @@ class ProblemRun:
         try:
             winner, results = confirmed_winner(
                 found.results,
-                lambda screened: self._race(ledger, screened),
-                lambda knobs: self.confirm(ledger, knobs),
+                lambda screened: self.races.winner(ledger, screened),
+                lambda knobs: self.races.confirm(ledger, knobs),
             )
         except NothingSurvivedError as failure:
             return ended(found.results, failure=failure)
         return ended(results, winner=winner)
 
-    def open_ledger(self, fresh: bool) -> Ledger:
+    def _open_ledger(self, fresh: bool) -> Ledger:
         """Opens the problem's study, a new one if `fresh`."""
         stages, evaluator = self._stages, self._stages.evaluator.kind
         provenance = Provenance(
@@ -252,123 +214,7 @@ class ProblemRun:
     def _say(self, line: str) -> None:
         self._stages.progress.say(f"{self.problem.describe()}: {line}")
 
-    def race(self, ledger: Ledger, racers: list[Mapping[str, Any]]) -> Race | Failed:
-        """Returns the race of `racers` with the rivals: a recorded one, or a new one that is then recorded.
-
-        It is run in several processes, each fresh: XLA decides once a process how to multiply, and memory is laid
-        out once. With no racers the rivals are measured alone.
-        """
-        recorded = self._recorded_race(ledger, racers)
-        if recorded is not None:
-            return recorded
-        ((_, results),) = raced(
-            self._stages.evaluator,
-            [(0, self._race_job(ledger, racers))],
-            processes=race_processes(self._config, self._stages),
-            job_ids=self._stages.job_ids,
-            between=self._interrupt.raise_if_requested,
-        )
-        return self.record_race(ledger, racers, as_one(results))
-
-    def first_race(self, found: ProblemScreening) -> tuple[list[Mapping[str, Any]], RaceJob] | None:
-        """Returns the racers of the race that `finished` begins with, and its job; None where it needs none."""
-        survivors = _survivors(found.results)
-        racers = [knobs for knobs, _ in survivors[: first_batch(survivors, self._config.race.finalists)]]
-        if not racers or self._recorded_race(found.ledger, racers) is not None:
-            return None
-        return racers, self._race_job(found.ledger, racers)
-
-    def record_race(
-        self, ledger: Ledger, racers: list[Mapping[str, Any]], race: Race | Failed
-    ) -> Race | Failed:
-        """Records a race and returns it."""
-        winner = judge(racers, race) if isinstance(race, Race) else None
-        index = racers.index(dict(winner.knobs)) if winner else None
-        ledger.record_race(racers, self._config.race.rounds, race, index, winner.time_us if winner else 0.0)
-        return race
-
-    def _recorded_race(self, ledger: Ledger, racers: list[Mapping[str, Any]]) -> Race | None:
-        for record in ledger.races():
-            is_same = list(record.finalists) == racers and record.rounds == self._config.race.rounds
-            if is_same and isinstance(record.result, Race):
-                return record.result
-        return None
-
-    def _race_job(self, ledger: Ledger, racers: list[Mapping[str, Any]]) -> RaceJob:
-        settings = self._config.race
-        return RaceJob(
-            job_id=0,
-            problem=self.problem,
-            target=self._stages.target.name,
-            candidates=tuple(self._candidate(knobs) for knobs in racers),
-            rounds=settings.rounds,
-            protocol=self.protocol,
-            formulations=self._formulations(ledger),
-            seconds=settings.seconds,
-        )
-
-    def _formulations(self, ledger: Ledger) -> tuple[str, ...] | None:
-        """Returns which of XLA's formulations to race: once the study knows the best one, it and the plain one."""
-        if self._config.race.rivals == "full":
-            rivals = getattr(self._stages.target, "rivals", None)
-            return tuple(rivals(self.problem)) if rivals else None
-        for record in reversed(ledger.races()):
-            if isinstance(record.result, Race):
-                winner = judge(list(record.finalists), record.result)
-                if winner is not None and winner.formulation:
-                    return tuple(dict.fromkeys(("plain", winner.formulation)))
-        return None
-
-    def _race(self, ledger: Ledger, screened: Screened) -> Winner:
-        """Races the best; where none of them survives the race, the next best."""
-        survivors = _survivors(screened)
-        most = self._config.race.finalists
-        lost: list[Failed] = []
-        start, end = 0, first_batch(survivors, most)
-        while start < len(survivors):
-            batch = [knobs for knobs, _ in survivors[start:end]]
-            race = self.race(ledger, batch)
-            winner = judge(batch, race) if isinstance(race, Race) else None
-            if winner is not None:
-                return winner
-            entries = [lane.result for lane in race.entries] if isinstance(race, Race) else [race]
-            lost += [result for result in entries if isinstance(result, Failed)]
-            start, end = end, end + most
-        failures = [result for _, result in screened if isinstance(result, Failed)]
-        raise self.none_survived(failures + lost)
-
-    def confirm(self, ledger: Ledger, knobs: Mapping[str, Any]) -> Confirmed | Failed:
-        """Returns how a configuration did on fresh inputs: as recorded, or now, and then it is recorded.
-
-        Where nothing is measured there is nothing to confirm.
-        """
-        if self._stages.evaluator.kind != "gpu":
-            return Confirmed(runs=0, error=0.0)
-        for known, result in ledger.confirmations():
-            if known == dict(knobs):
-                return result
-        job_id = next(self._stages.job_ids)
-        self._stages.evaluator.submit(ConfirmJob(job_id=job_id, candidate=self._candidate(knobs)))
-        result = self._await(job_id)
-        ledger.record_confirmation(knobs, result)
-        if isinstance(result, Failed):
-            self._say(f"the winner is demoted: {result.reason}: {result.detail}")
-        return result
-
-    def _await(self, job_id: int) -> Confirmed | Failed:
-        """Returns the result of a confirmation, the only job in flight."""
-        while True:
-            for outcome in self._stages.evaluator.poll(_POLL_S):
-                assert outcome.job_id == job_id and isinstance(outcome.result, Confirmed | Failed)
-                return outcome.result
-            self._interrupt.raise_if_requested()
-
-    def _candidate(self, knobs: Mapping[str, Any]) -> Candidate:
-        target = self._stages.target
-        config = target.config_from_knobs(knobs)
-        return Candidate(target=target.name, problem=self.problem, config=config, device=self._device)
-
-    def require_legal(self, counts: Counts) -> None:
+    def _require_legal(self, counts: Counts) -> None:
         """Raises NothingLegalError where the space holds nothing legal."""
         if counts.legal:
             return
@@ -377,14 +223,6 @@ class ProblemRun:
             f"{self.problem.describe()}: none of {counts.raw:,} configurations is legal on {self._device.kind}; "
             f"rejected: {rejected}{first_reason(self._stages.target, self.problem, self._space, self._device)}"
         )
-
-    def none_survived(self, failures: list[Failed]) -> NothingSurvivedError:
-        """Returns the error that counts `failures` by reason and quotes the most frequent detail."""
-        reasons = Counter(failed.reason for failed in failures)
-        text = f"{self.problem.describe()}: no candidate survived; failed: {top_rules(reasons, shown=len(reasons))}"
-        for (reason, detail), times in Counter((f.reason, f.detail) for f in failures).most_common(1):
-            text += f"; most often ({times}x) {reason}: {' '.join(detail.split())}"
-        return NothingSurvivedError(text)
 
     def _result(
         self,
@@ -407,12 +245,3 @@ class ProblemRun:
             failure=failure,
             stop=stop,
         )
-
-
-def race_processes(config: Any, stages: Stages) -> int:
-    """Returns the sessions of a race; where nothing is measured one tells all."""
-    return config.race.processes if stages.evaluator.kind == "gpu" else 1
-
-
-def _survivors(screened: Screened) -> Any:
-    return finalists((knobs, result) for knobs, result in screened if isinstance(result, Measured))

@@ -7,14 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.driver import closing
 from autotune.errors import NothingSurvivedError
 from autotune.interrupt import DeferredInterrupt
 from autotune.lanes import fixed_order
-from autotune.problemrun import ProblemRun, Stages
+from autotune.problemrace import none_survived
+from autotune.problemrun import ProblemRun
 from autotune.progress import Budget
 from autotune.result import ProblemResult
 from autotune.seam import Failed, Measured, Race, RaceEntry
+from autotune.stages import Stages, closing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,23 +61,21 @@ def record(
         for weighted, space in zip(config.problems, spaces):
             interrupt.raise_if_requested()
             one = ProblemRun(exhaustive, device, stages, weighted, space, interrupt)
-            recorded = _record_problem(one, exhaustive, device, weighted.problem, space, fresh)
+            recorded = _record_problem(one, device, weighted.problem, space, fresh)
             write(recorded)
             written.append(recorded)
     return written
 
 
-def _record_problem(
-    one: ProblemRun, config: Any, device: Any, problem: Any, space: Any, fresh: bool
-) -> RecordedSpace:
+def _record_problem(one: ProblemRun, device: Any, problem: Any, space: Any, fresh: bool) -> RecordedSpace:
     opened = one.opened(fresh)
     if isinstance(opened, ProblemResult):
         assert opened.failure is not None
         raise opened.failure
     ledger, screened = opened.ledger, one.screened(opened, Budget()).results
     if not any(isinstance(result, Measured) for _, result in screened):
-        raise one.none_survived([result for _, result in screened if isinstance(result, Failed)])
-    race = one.race(ledger, [])
+        raise none_survived(problem, [result for _, result in screened if isinstance(result, Failed)])
+    race = one.races.race(ledger, [])
     if not isinstance(race, Race):
         raise NothingSurvivedError(
             f"{problem.describe()}: the rival was not measured: {race.reason}: {race.detail}"

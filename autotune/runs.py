@@ -15,7 +15,7 @@ from autotune.admission import admit
 from autotune.bestfile import read_best
 from autotune.census import census, first_reason
 from autotune.choice import Choice, choose, narrowed, unrecorded
-from autotune.driver import Part, Stages, run_parts
+from autotune.driver import Part, run_parts
 from autotune.errors import InputError, NothingLegalError
 from autotune.evaluate import RecordedRow, RecordedSpace, make_evaluator, write_recorded
 from autotune.lookup import best_folders
@@ -26,6 +26,7 @@ from autotune.result import ProblemResult
 from autotune.runconfig import RunConfig, check_space
 from autotune.seam import Failed, Measured
 from autotune.seeds import nearby_winners
+from autotune.stages import Stages
 from autotune.summary import table
 from autotune.target import load_target
 from autotune.textable import terminal_width

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from autotune.lanes import fixed_order
@@ -15,6 +15,7 @@ from autotune.stopping import GainRule, Stop, recorded_stop
 
 Knobs = Mapping[str, Any]
 ScreenResult = Measured | LoweredOnly | Failed
+Screened = Sequence[tuple[dict[str, Any], ScreenResult]]
 
 _POLL_S = 0.25
 _NEWS_INTERVAL_S = 2.0
@@ -66,7 +67,7 @@ class Screening:
         self._gain_rule = GainRule(budget, searcher, recorded_stop(ledger.stopped))
 
     @property
-    def results(self) -> list[tuple[dict[str, Any], ScreenResult]]:
+    def results(self) -> Screened:
         return list(self._results.values())
 
     @property

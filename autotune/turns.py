@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from autotune.interrupt import DeferredInterrupt
 from autotune.lanes import fixed_order
-from autotune.problemrun import ProblemRun, ProblemScreening, Stages
+from autotune.problemrun import ProblemRun, ProblemScreening
 from autotune.progress import Budget
 from autotune.protocol import estimated_us
 from autotune.result import ProblemResult
 from autotune.searchsettings import FEWEST_EACH, SearchSettings
 from autotune.seeds import Neighbour, nearest_measured, visiting_order
+from autotune.stages import Stages
 from autotune.stopping import Stop
 
 # Candidates of a turn. Each worker prepares a problem anew at its turn, for about 3 s, in which a card screens some 70

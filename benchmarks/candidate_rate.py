@@ -20,13 +20,14 @@ from collections import Counter
 from pathlib import Path
 
 from autotune import machine
-from autotune.driver import Stages, run
+from autotune.driver import run
 from autotune.evaluate import make_evaluator
 from autotune.problemlist import WeightedProblem
 from autotune.progress import make_progress
 from autotune.protocol import AUTO
 from autotune.runconfig import RaceSettings, RunConfig, SearchSettings
 from autotune.seam import Failed, Limits, Measured
+from autotune.stages import Stages
 from autotune.target import load_target
 
 

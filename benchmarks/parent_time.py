@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.driver import Stages, run
+from autotune.driver import run
 from autotune.progress import PlainProgress
 from autotune.runconfig import RaceSettings, SearchSettings
 from autotune.seam import (
@@ -39,6 +39,7 @@ from autotune.seam import (
     RaceJob,
     Timing,
 )
+from autotune.stages import Stages
 from autotune.textable import aligned
 
 SIZES = (4, 9, 3, 6, 3, 2, 2, 2, 2, 2, 2, 3, 3, 1, 1, 1)

@@ -15,7 +15,6 @@ import numpy as np
 from autotune.driver import run
 from autotune.ledger.storage import RaceRecord, ScreenRecord
 from autotune.problemlist import WeightedProblem
-from autotune.problemrun import Stages
 from autotune.progress import PlainProgress
 from autotune.recordedtarget import RecordedTarget
 from autotune.runconfig import RaceSettings
@@ -32,6 +31,7 @@ from autotune.seam import (
     Timing,
 )
 from autotune.searchsettings import SearchSettings
+from autotune.stages import Stages
 
 ERROR_SD = 0.12
 NOISE_SD = 0.006  # of one sample

@@ -14,7 +14,6 @@ from typing import Any
 
 from autotune import machine
 from autotune.choice import choose
-from autotune.driver import Stages
 from autotune.driver import run as drive
 from autotune.errors import AutotuneError
 from autotune.evaluate import make_evaluator
@@ -33,6 +32,7 @@ from autotune.protocol import stored_protocol
 from autotune.result import ProblemResult
 from autotune.seam import Candidate, Evaluator, Measured, MeasureProtocol, RaceJob
 from autotune.search import make_searcher
+from autotune.stages import Stages
 from autotune.target import load_target
 
 SENTINEL_LIMIT_S = 180.0

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autotune.driver import Stages, run
+from autotune.driver import run
 from autotune.evaluate.pool import Pool
 from autotune.progress import PlainProgress
 from autotune.result import RunResult
 from autotune.runconfig import RaceSettings
 from autotune.seam import Limits, MeasureProtocol
 from autotune.searchsettings import SearchSettings
+from autotune.stages import Stages
 from tests.helpers.fake_target import FakeConfig, FakeProblem, FakeTarget
 from tests.helpers.pools import fake_pool
 from tests.helpers.scripted import ScriptedLegalSet

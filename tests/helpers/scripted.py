@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from autotune.driver import Stages
 from autotune.progress import PlainProgress
 from autotune.runconfig import RaceSettings, SearchSettings
 from autotune.seam import (
@@ -34,6 +33,7 @@ from autotune.seam import (
     ScreenJob,
     Timing,
 )
+from autotune.stages import Stages
 
 KNOBS: dict[str, tuple[Any, ...]] = {
     "tile_m": (64, 128, 192, 256),

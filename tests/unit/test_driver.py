@@ -10,11 +10,12 @@ import signal
 import numpy as np
 import pytest
 
-from autotune.driver import Stages, run
+from autotune.driver import run
 from autotune.errors import NothingLegalError, NothingSurvivedError
 from autotune.ledger.storage import open_ledger
 from autotune.runconfig import RaceSettings
 from autotune.seam import Failed, RaceEntry, RaceJob
+from autotune.stages import Stages
 from tests.helpers.scripted import (
     ScriptedConfig,
     ScriptedDevice,
