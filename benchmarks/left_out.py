@@ -16,12 +16,13 @@ from collections import defaultdict
 from pathlib import Path
 from unittest import mock
 
-import fit_cost
 import numpy as np
 
-from autotune.compare import regrets
+from autotune.compare import searches
 from autotune.compareverb import GOAL, arenas_of
+from autotune.progress import Budget
 from autotune.runconfig import load_run_config
+from benchmarks import fit_cost
 from hopper_matmul import rates
 from hopper_matmul.hardware import device_named
 
@@ -53,13 +54,14 @@ def main() -> None:
             untuned = arena.target.default_configs(arena.problem, device)
             unknown = dataclasses.replace(arena, default_knobs=untuned)
             for sampler in dict.fromkeys(("random", *arguments.samplers.split(","))):
-                curve = np.median(regrets(unknown, sampler, arguments.seeds, CANDIDATES), axis=0)
+                found = searches(unknown, sampler, arguments.seeds, CANDIDATES, Budget())
+                curve = np.median(found.regret, axis=0)
                 curves[sampler].append(curve)
                 print(f"{arena.title:28} {sampler:8}{_line(curve)} {_until(curve):6}", flush=True)
-    for sampler, found in curves.items():
-        untils = np.exp(np.mean(np.log([_until(curve) for curve in found])))
-        print(f"{'all: mean':28} {sampler:8}{_line(np.mean(found, axis=0))} {untils:6.1f} (geometric mean)")
-        print(f"{'all: worst':28} {sampler:8}{_line(np.max(found, axis=0))}")
+    for sampler, medians in curves.items():
+        untils = np.exp(np.mean(np.log([_until(curve) for curve in medians])))
+        print(f"{'all: mean':28} {sampler:8}{_line(np.mean(medians, axis=0))} {untils:6.1f} (geometric mean)")
+        print(f"{'all: worst':28} {sampler:8}{_line(np.max(medians, axis=0))}")
 
 
 def _line(curve: np.ndarray) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import os
 import subprocess
 import sys
@@ -86,6 +87,11 @@ def test_the_command_line_loads_the_driver_only_for_a_verb_that_needs_it():
         for module in modules
         if module.startswith(("autotune.driver", "autotune.runs", "autotune.lint"))
     ]
+
+
+@pytest.mark.parametrize("path", sources("benchmarks"), ids=lambda path: path.stem)
+def test_a_benchmark_imports_what_is_there(path):
+    importlib.import_module(f"benchmarks.{path.stem}")
 
 
 @pytest.mark.parametrize("name", ARITHMETIC)
