@@ -1,4 +1,4 @@
-"""The verb best beside the lookup: differences, merging and history of best files."""
+"""The verb best: the lookup's answer, and differences, merging and history of best files."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from autotune.errors import InputError
 from autotune.fields import Place
 from autotune.writable import require_writable
 
@@ -58,13 +59,61 @@ def is_lookup(arguments: argparse.Namespace) -> bool:
     return not (arguments.diff or arguments.merge or arguments.history)
 
 
+def look_up(arguments: argparse.Namespace) -> int:
+    """Prints what the lookup answers; 0.
+
+    Raises:
+        InputError: What `lookup.best_config` refuses.
+    """
+    from autotune import lookup
+
+    options = {name: value for name, value in vars(arguments).items() if name not in NOT_FIELDS}
+    try:
+        best = lookup.best_config(**options)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    print(json.dumps(_as_json(best)) if arguments.json else _as_text(best))
+    return 0
+
+
 def run(arguments: argparse.Namespace) -> int:
-    """Runs one of the modes; 0."""
+    """Runs one of the other modes; 0."""
     if arguments.diff:
         return _diff(*arguments.diff, as_json=arguments.json)
     if arguments.merge:
         return _merge(arguments.merge, arguments.output)
     return _history(arguments)
+
+
+def _as_json(best: Any) -> dict[str, Any]:
+    fields = {field.name: getattr(best, field.name) for field in dataclasses.fields(best)}
+    fields["config"] = best.config.to_knobs() if best.config is not None else None
+    if "problem" in fields:
+        fields["problem"] = best.problem.to_fields()
+        fields["path"] = str(best.path)
+        fields["ratio"] = dataclasses.asdict(best.ratio) if best.ratio else None
+    return fields
+
+
+def _as_text(best: Any) -> str:
+    knobs = best.config.to_knobs().items() if best.config is not None else ()
+    lines = [f"match    {best.match}", f"backend  {best.backend}"]
+    if best.match == "heuristic":
+        lines.insert(
+            1, "found    by the heuristic: nothing near this problem was measured, so there are no times"
+        )
+    else:
+        xla = "not measured" if best.xla_time_us is None else f"{best.xla_time_us:.2f} us"
+        lines.insert(1, f"found    {best.problem.describe()} on {best.device}, {best.path}")
+        lines.append(f"time     {best.time_us:.2f} us; XLA {xla}")
+        if best.ratio:
+            interval = f"95% interval {best.ratio.low:.3f} - {best.ratio.high:.3f}"
+            lines.append(f"ratio    XLA's time over the kernel's {best.ratio.median:.3f}, {interval}")
+        lines.append(f"with     jax {best.jax}, jaxlib {best.jaxlib}, driver {best.driver}")
+    words = " ".join(
+        f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in knobs
+    )
+    return "\n".join([*lines, f"config   {words or 'none'}"])
 
 
 def _diff(before: str, after: str, *, as_json: bool) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import io
 import json
 import os
@@ -15,7 +14,7 @@ from typing import Any
 import autotune
 from autotune import environment, interrupt
 from autotune.arguments import Parser, number, whole
-from autotune.errors import AutotuneError, InputError
+from autotune.errors import AutotuneError
 
 KERNEL_FAMILIES = ("hopper_matmul",)
 BROKEN_PIPE = 141  # what a shell reports for a command that SIGPIPE ended
@@ -165,16 +164,8 @@ def _add_best(verbs: Any) -> None:
     )
     for name in ("m", "n", "k"):
         parser.add_argument(name, type=whole, nargs="?", metavar=name.upper())
-    for name in (
-        "dtype",
-        "rhs-dtype",
-        "out-dtype",
-        "layout",
-        "accumulation",
-        "scales",
-        "epilogue",
-        "broadcast",
-    ):
+    names = ("dtype", "rhs-dtype", "out-dtype", "layout", "accumulation", "scales", "epilogue", "broadcast")
+    for name in names:
         parser.add_argument(f"--{name}", metavar="NAME", default=argparse.SUPPRESS)
     for name in ("batch", "groups"):
         parser.add_argument(f"--{name}", type=whole, metavar="N", default=argparse.SUPPRESS)
@@ -298,14 +289,12 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 def _config(arguments: argparse.Namespace) -> tuple[Any, int | None]:
     """Returns the run config with the options of the command line, and the number of workers."""
-    from autotune import fields, runconfig
+    from autotune import fields, runconfig, searchsettings
 
     workers = arguments.workers
     if workers is not None:
         fields.whole(workers, fields.Place(path="--workers"), 1, 1024)
-    names = (
-        "evaluator", "candidates", "seconds", "total_candidates", "total_seconds", "seed", "results",
-    )  # fmt: skip
+    names = ("evaluator", "results", *searchsettings.OPTIONS)
     options = {name: getattr(arguments, name, None) for name in names}
     return runconfig.override(runconfig.load_run_config(arguments.config), **options), workers
 
@@ -318,49 +307,12 @@ def _nightly(arguments: argparse.Namespace) -> int:
 
 
 def _best(arguments: argparse.Namespace) -> int:
-    from autotune import bestverb, lookup
+    from autotune import bestverb
 
-    if not bestverb.is_lookup(arguments):
-        with interrupt.heard():
-            return bestverb.run(arguments)
-    options = {name: value for name, value in vars(arguments).items() if name not in bestverb.NOT_FIELDS}
-    try:
-        best = lookup.best_config(**options)
-    except ValueError as error:
-        raise InputError(str(error)) from None
-    print(json.dumps(_best_json(best)) if arguments.json else _best_text(best))
-    return 0
-
-
-def _best_json(best: Any) -> dict[str, Any]:
-    fields = {field.name: getattr(best, field.name) for field in dataclasses.fields(best)}
-    fields["config"] = best.config.to_knobs() if best.config is not None else None
-    if "problem" in fields:
-        fields["problem"] = best.problem.to_fields()
-        fields["path"] = str(best.path)
-        fields["ratio"] = dataclasses.asdict(best.ratio) if best.ratio else None
-    return fields
-
-
-def _best_text(best: Any) -> str:
-    knobs = best.config.to_knobs().items() if best.config is not None else ()
-    lines = [f"match    {best.match}", f"backend  {best.backend}"]
-    if best.match == "heuristic":
-        lines.insert(
-            1, "found    by the heuristic: nothing near this problem was measured, so there are no times"
-        )
-    else:
-        xla = "not measured" if best.xla_time_us is None else f"{best.xla_time_us:.2f} us"
-        lines.insert(1, f"found    {best.problem.describe()} on {best.device}, {best.path}")
-        lines.append(f"time     {best.time_us:.2f} us; XLA {xla}")
-        if best.ratio:
-            interval = f"95% interval {best.ratio.low:.3f} - {best.ratio.high:.3f}"
-            lines.append(f"ratio    XLA's time over the kernel's {best.ratio.median:.3f}, {interval}")
-        lines.append(f"with     jax {best.jax}, jaxlib {best.jaxlib}, driver {best.driver}")
-    words = " ".join(
-        f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in knobs
-    )
-    return "\n".join([*lines, f"config   {words or 'none'}"])
+    if bestverb.is_lookup(arguments):
+        return bestverb.look_up(arguments)
+    with interrupt.heard():
+        return bestverb.run(arguments)
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

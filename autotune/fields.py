@@ -116,14 +116,6 @@ def positive(value: object, place: Place, high: float) -> float:
     return float(value)
 
 
-def share(value: object, place: Place) -> float:
-    """Returns `value` if it is a number from 0 to 1."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not 0 <= value <= 1:
-        raise place.refuses(value, "a share of the time from 0 to 1, such as 0.005, or false")
-    return float(value)
-
-
 def text(value: object, place: Place, what: str) -> str:
     """Returns `value` if it is a string that is not empty and has no control characters."""
     if not isinstance(value, str) or not value.strip() or not value.isprintable():

@@ -181,7 +181,7 @@ def _searching(stages: Stages, part: RunConfig, target: Any, choice: Choice) -> 
     if recorded is None:
         return stages
     return dataclasses.replace(
-        stages, target=RecordedTarget(target, recorded), evaluator_source=recorded.digest
+        stages, target=_searched(target, part, choice), evaluator_source=recorded.digest
     )
 
 

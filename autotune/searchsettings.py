@@ -16,6 +16,7 @@ SAMPLERS = ("auto", "guided", "local", "tpe", "random", "exhaustive")
 MAX_CANDIDATES = 1_000_000
 MAX_SECONDS = 7 * 24 * 3600.0
 MAX_SEED = 2**32 - 1
+OPTIONS = ("candidates", "seconds", "total_candidates", "total_seconds", "seed")  # of the command line
 FEWEST_EACH = 8  # candidates that each problem gets of a budget that all share
 
 
@@ -59,12 +60,19 @@ class SearchSettings:
         )
 
 
+def _stop_gain(value: object, place: Place) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is not False and not (is_number and 0 <= value <= 1):
+        raise place.refuses(value, "a share of the time from 0 to 1, such as 0.005, or false")
+    return float(value)
+
+
 _CHECKS = {
     "sampler": lambda value, place: fields.choice(value, place, SAMPLERS),
     "seed": lambda value, place: fields.whole(value, place, 0, MAX_SEED),
     "candidates": lambda value, place: fields.whole(value, place, 1, MAX_CANDIDATES),
     "seconds": lambda value, place: fields.positive(value, place, MAX_SECONDS),
-    "stop_gain": lambda value, place: 0.0 if value is False else fields.share(value, place),
+    "stop_gain": _stop_gain,
     "min_candidates": lambda value, place: fields.whole(value, place, 1, MAX_CANDIDATES),
     "total_candidates": lambda value, place: fields.whole(value, place, 1, MAX_CANDIDATES),
     "total_seconds": lambda value, place: fields.positive(value, place, MAX_SECONDS),
@@ -108,5 +116,5 @@ def check_total(search: SearchSettings, problems: int, place: Place) -> None:
     """
     total, least = search.total_candidates, FEWEST_EACH * problems
     if total is not None and total < least:
-        each = f"each of the {problems} problems" if problems > 1 else "the problem"
-        raise place.refuses(total, f"at least {least}, {FEWEST_EACH} for {each}")
+        each = f", {FEWEST_EACH} for each of the {problems} problems" if problems > 1 else ""
+        raise place.refuses(total, f"at least {least}{each}")

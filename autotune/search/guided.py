@@ -68,8 +68,7 @@ class GuidedSearcher(Searcher):
 
     def ask(self) -> Knobs | None:
         knobs = super().ask()
-        codes = None if knobs is None else self._rows.encode(knobs)
-        row = None if codes is None else self._rows.find(codes)
+        row = None if knobs is None else self._row_of(knobs)
         if row is not None and row not in self._flying:  # an untuned choice, or the model's own
             self._flying[row] = 0.0
             self._rows.spend_twins(row)

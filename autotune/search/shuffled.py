@@ -15,11 +15,11 @@ from autotune.search.searcher import Knobs, Searcher
 class ShuffledSearcher(Searcher):
     """Draws uniformly from the legal set without replacement.
 
-    Random search stops at its budget and exhaustive search at the end of the set: the walk is the same. A shuffled
-    order also makes an exhaustive search that is cut short an unbiased sample of the space.
+    Random search stops at its budget and exhaustive search at the end of the set. A search that is cut short is an
+    unbiased sample of the space, but for `by_binary`.
 
     Args:
-        by_binary: What differs in run-time knobs alone is proposed together.
+        by_binary: What differs in run-time knobs alone is proposed together, when the walk comes to the first of it.
     """
 
     def __init__(

@@ -91,11 +91,6 @@ def tile_table(geometry: Geometry) -> np.ndarray:
     return np.stack([minor, major] if along_m else [major, minor], axis=1).astype(np.int32).reshape(-1)
 
 
-def table_size(geometry: Geometry) -> int:
-    """Returns the entries of `tile_table`."""
-    return 2 * geometry.cluster_tiles_m * geometry.cluster_tiles_n
-
-
 def for_each_tile(geometry: Geometry, walk: Walk, visit: Callable[[Tile], Any]) -> None:
     """Calls `visit` for each tile of this CTA."""
     config = geometry.config

@@ -514,7 +514,7 @@ def test_options_of_the_command_line_replace_what_the_config_says(tmp_path):
     [
         ({"candidates": 0}, "--candidates=0: allowed: a whole number from 1 to 1000000"),
         ({"seconds": float("nan")}, "--seconds=nan: allowed: a number above 0, up to 604800"),
-        ({"total_candidates": 7}, "--total-candidates=7: allowed: at least 8, 8 for the problem"),
+        ({"total_candidates": 7}, "--total-candidates=7: allowed: at least 8"),
         ({"seed": -1}, "--seed=-1: allowed: a whole number from 0 to 4294967295"),
         (
             {"evaluator": "gpus"},

@@ -17,7 +17,7 @@ from hopper_matmul.hardware import KNOWN
 from hopper_matmul.kernel import build
 from hopper_matmul.problem import Problem
 from hopper_matmul.reference import operand_types
-from hopper_matmul.walk import table_size, tile_table
+from hopper_matmul.walk import tile_table
 
 H200 = KNOWN["nvidia_h200"]
 
@@ -49,12 +49,12 @@ def test_the_table_is_the_order_that_is_compiled_in(minor, width):
         )
         compiled_in = jax.vmap(snake)(index)
         table = tile_table(one)
-        assert table.dtype == np.int32 and table.shape == (table_size(one),)
+        assert table.dtype == np.int32 and table.shape == (2 * tiles_m * tiles_n,)
         assert np.array_equal(table.reshape(-1, 2), np.stack(compiled_in, axis=1))
 
 
 def test_clusters_are_walked_and_not_their_ctas():
-    assert table_size(geometry(8, 6, cluster_m=2, cluster_n=2)) == 2 * 4 * 3
+    assert tile_table(geometry(8, 6, cluster_m=2, cluster_n=2)).shape == (2 * 4 * 3,)
 
 
 @pytest.mark.parametrize("knobs", [{}, {"persistent": False, "cluster_n": 2}, {"split_k": 2}], ids=str)
@@ -63,8 +63,8 @@ def test_configurations_that_differ_in_their_order_alone_share_a_module(knobs):
     digests = set()
     for minor, width in itertools.product(("m", "n"), (1, 16)):
         config = dataclasses.replace(Config.from_knobs(knobs), grid_minor=minor, raster_width=width)
-        size = table_size(Geometry(problem=problem, config=config, device=H200))
-        types = (*operand_types(problem), jax.ShapeDtypeStruct((size,), jnp.int32))
+        table = tile_table(Geometry(problem=problem, config=config, device=H200))
+        types = (*operand_types(problem), jax.ShapeDtypeStruct(table.shape, table.dtype))
         traced = jax.jit(build(problem, config, H200, by_table=True)).trace(*types)
         digests.add(module_digest(traced.lower(lowering_platforms=("cuda",))))
     assert len(digests) == 1
