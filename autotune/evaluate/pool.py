@@ -9,7 +9,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Literal, Self
 
 from autotune.errors import AutotuneError
-from autotune.evaluate.capacity import workers_that_fit
+from autotune.evaluate.assignment import CardRoom, next_for
 from autotune.evaluate.duplicates import Duplicates
 from autotune.evaluate.messages import (
     Ask,
@@ -72,14 +72,13 @@ class Pool:
         self.capacity = workers + max(2, workers // 4)
         self._setup = setup
         self._environment = dict(environment)
-        self._card_bytes = card_bytes
+        self._room = CardRoom(card_bytes)
         self._watchdog = Watchdog(limits)
         self._leaving: list[WorkerProcess] = []  # killed, but not gone yet
         self._queue: deque[Pending] = deque()
         self._outcomes: list[Outcome] = []
         self._duplicates = Duplicates()
         self._best_us: dict[Hashable, float] = {}
-        self._widths: dict[Hashable, int] = {}
         self._was_ready = False
         self._last_words = ""
         self._slots = [Slot() for _ in range(workers)]
@@ -200,8 +199,7 @@ class Pool:
                 slot.process.enter(name, lane)
             case Needs(size_bytes=size_bytes):
                 slot.hold(slot.pending.problem_key, size_bytes)
-                fitting = workers_that_fit(self._card_bytes, size_bytes)
-                self._widths[slot.held_key] = len(self._slots) if fitting is None else fitting
+                self._room.needs(slot.held_key, size_bytes)
             case Ask(lowered=lowered):
                 self._answer(slot, lowered)
             case LaneLost(lane=lane, failed=failed):
@@ -313,7 +311,10 @@ class Pool:
         self._replace_stale()
         self._freshen()
         for slot in self._slots:
-            if slot.is_idle and (pending := self._next_for(slot)) is not None:
+            if not slot.is_idle:
+                continue
+            pending = next_for(slot, self._slots, self._queue, self._room)
+            if pending is not None:
                 self._queue.remove(pending)
                 slot.take(pending)
                 slot.process.enter("lower", None)
@@ -327,31 +328,6 @@ class Pool:
             if fresh < races and slot.is_idle and slot.has_served:
                 self._replace(slot)
                 fresh += 1
-
-    def _next_for(self, slot: Slot) -> Pending | None:
-        """Returns a job that may run here: one whose binary this slot has, else the first whose binary no other has."""
-        others = {key for each in self._slots if each is not slot for key in each.binaries}
-        first = None
-        for pending in self._queue:
-            if not self._may_take(slot, pending):
-                continue
-            if pending.binary_key in slot.binaries:
-                return pending
-            if first is None and pending.binary_key not in others:
-                first = pending
-        return first
-
-    def _may_take(self, slot: Slot, pending: Pending) -> bool:
-        """Returns whether a job may run in this slot as far as the card's memory goes."""
-        if slot.has_served and isinstance(pending.job, RaceJob):
-            return False
-        key = pending.problem_key
-        if slot.holds(key):
-            return True
-        holders = [each for each in self._slots if each.holds(key)]
-        # What a problem needs, the first worker that turns to it tells; until then it gets just one.
-        width = len(self._slots) if self._card_bytes is None else self._widths.get(key, 1)
-        return len(holders) < width
 
     def _replace_stale(self) -> None:
         if not self._queue:
