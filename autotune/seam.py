@@ -43,8 +43,9 @@ class MeasureProtocol:
     recorded. The defaults are what records without a field were taken with.
 
     Attributes:
-        timer: "cupti" sums the durations of all kernels of one call. "chain" is the wall time of a jitted chain of
-            calls over their number, which counts launch gaps. It times races; screening is always by CUPTI.
+        timer: "cupti" sums the durations of all kernels of one call. "chain" is the time of a jitted chain of
+            calls on the card over their number, which counts the gaps between kernels. It times races; screening is
+            always by CUPTI.
         l2: "clean": operands evicted by reads before each call; "activations_warm": weights evicted, activations
             touched after that; "warm": back to back with itself.
         inputs: "normal": independent standard normal values; "integers": uniform whole numbers from -2 to 2.

@@ -1,7 +1,7 @@
 """A simulation: related problems under one budget against each by itself, and a problem next to a tuned one.
 
 Nothing is measured here, and no GPU is needed. A configuration's time is what the cost model says times an error of its
-own, of 12% (the model's is 9 to 16%, docs/search.md), that is alike for related problems; each screening adds noise.
+own, of 12% (the model's is 6 to 13%, docs/search.md), that is alike for related problems; each screening adds noise.
 The search runs through the driver as it is. With --recorded, the times are those of recorded spaces instead, where at
 least two of related problems are there.
 

@@ -1,4 +1,4 @@
-"""Times by the clock on the wall: chains of short calls, and blocks of long ones at settled clocks."""
+"""Times from start to end, gaps included: chains of short calls, and blocks of long ones at settled clocks."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class _Sample:
 
 
 class WallTimer:
-    """Races lanes by wall time.
+    """Races lanes by the time from start to end: chains by the card's clock, blocks by the host's.
 
     Launching a kernel takes the host 10 to 20 us on a virtual machine (H200, 2026-11), longer than a short kernel
     runs. So a chain is launched while the card is held, and timed by the card's own clock from the end of the hold to
