@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def is_lookup(arguments: argparse.Namespace) -> bool:
-    """Returns whether the arguments ask for the lookup; ends the process with the usage where they fit no mode."""
+    """Returns whether the arguments ask for the lookup; refuses what fits no mode."""
     given = [name for name in SIZES if getattr(arguments, name) is not None]
     for name in ("diff", "merge"):
         if getattr(arguments, name) and given:

@@ -159,16 +159,7 @@ class ProblemRun:
             seeded: Those of them, in the fixed order, that were proposed before.
             since_s: Seconds count from then, by time.monotonic; None: from the first result.
         """
-        stages = self._stages
-        defaults = [
-            *stages.seeds(self.problem, self._device),
-            *stages.target.default_configs(self.problem, self._device),
-        ]
-        searcher = stages.make_searcher(self._config.search, self._space, defaults)
-        searcher.hear([(distance, other.errors) for distance, other in near])
-        for _, other in reversed(near):
-            if fixed_order(other.knobs) not in seeded:
-                searcher.seed(other.knobs)
+        stages, searcher = self._stages, self._searcher(near, seeded)
         screening = Screening(
             target=stages.target,
             problem=self.problem,
@@ -193,6 +184,19 @@ class ProblemRun:
             gain=searcher.expected_gain(),
             errors=searcher.errors(),
         )
+
+    def _searcher(self, near: Sequence[tuple[float, Neighbour]], seeded: Container[str]) -> Any:
+        stages = self._stages
+        defaults = [
+            *stages.seeds(self.problem, self._device),
+            *stages.target.default_configs(self.problem, self._device),
+        ]
+        searcher = stages.make_searcher(self._config.search, self._space, defaults)
+        searcher.hear([(distance, other.errors) for distance, other in near])
+        for _, other in reversed(near):
+            if fixed_order(other.knobs) not in seeded:
+                searcher.seed(other.knobs)
+        return searcher
 
     def _runtime_knobs(self) -> tuple[str, ...]:
         """Returns the knobs that candidates are screened with at run time; what only lowers is lowered as it ships."""

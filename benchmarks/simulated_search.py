@@ -65,7 +65,7 @@ class Truth:
     """What every configuration of a problem would take: the model's time, with an error of its own.
 
     An error is a sum of effects of four knobs together, so that configurations that differ in one, two and three of
-    eleven knobs share some 0.64, 0.38 and 0.21 of it: 0.65, 0.38 and 0.18 in the two recorded spaces (2026-11-30). Each
+    eleven knobs share some 0.64, 0.38 and 0.21 of it: 0.65, 0.38 and 0.18 in two recorded spaces (2026-11-30). Each
     effect is a wave over the logarithms of the problem's sizes: those of problems a doubling apart share 0.88 of it,
     two doublings 0.61, four 0.14. That has not been measured.
     """
@@ -242,7 +242,7 @@ class SimulatedTarget:
         return self._truth.space(problem)
 
 
-def searched(world: SimpleNamespace, problems: list[Any], seed: int, seeds: Any = None, **search: Any) -> Any:
+def searched(world: SimpleNamespace, problems: list[Any], seed: int, **search: Any) -> Any:
     """Returns the trace of a run over problems and its result; `search` as in SearchSettings."""
     evaluator = SimulatedEvaluator(world.truth, seed)
     stages = Stages(
@@ -251,7 +251,6 @@ def searched(world: SimpleNamespace, problems: list[Any], seed: int, seeds: Any 
         progress=PlainProgress(io.StringIO()),
         toolchain={},
         open_ledger=lambda *_, **__: MemoryLedger(),
-        **({"seeds": seeds} if seeds else {}),
     )
     config = SimpleNamespace(
         name="simulated",

@@ -12,9 +12,8 @@ from typing import Any
 from autotune.evaluate.rounds import lane_order, race_rounds
 from autotune.evaluate.timing import Lane, Sampled
 
-CHAIN_SAMPLE_S = (
-    2e-3  # by the host's clock: the wait at the end of a sample, about 20 us, is a hundredth of it
-)
+# By the host's clock: the wait at the end of a sample, about 20 us, is a hundredth of it.
+CHAIN_SAMPLE_S = 2e-3
 CARD_SAMPLE_S = 5e-4  # by the card's, of which the coarsest ticks are a microsecond
 MAX_CHAINS = 4  # a card takes about a thousand launches ahead, and a call may be three
 HOLD_S = 2.5e-4  # of one hold, at the least
@@ -27,10 +26,7 @@ BLOCK_ROUNDS_A_LOOK = 2
 # The ratio of two blocks next to each other has a standard deviation of 2 to 5% (three large products, H200, 2026-11):
 # at 3%, by 1.25 sd / sqrt(n), 8 in each of three processes give the median to 0.8%, the 4 that 2.5 s held to 1.1%.
 BLOCK_ROUNDS = 8
-SETTLE_S = (
-    0.5,
-    3.0,
-)  # at least and at most; 3 s of load settled every product that was tried (H200, 2026-11)
+SETTLE_S = 0.5, 3.0  # at least and at most; 3 s of load settled every product that was tried (H200, 2026-11)
 SETTLED = 0.01  # spread of three blocks in a row
 IN_FLIGHT_BYTES = 2**30  # of results, between two waits
 IN_FLIGHT_CALLS = 64
@@ -54,7 +50,7 @@ class CardClock:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Sample:
+class _ChainPlan:
     """How a sample of a lane's chain is taken: so many chains behind so many holds."""
 
     chains: int
@@ -172,9 +168,9 @@ class WallTimer:
                 taken[running[place]].append(sample(running[place]))
         return taken
 
-    def _plan(self, lane: Lane) -> _Sample:
+    def _plan(self, lane: Lane) -> _ChainPlan:
         """Returns how a sample is taken; the first run warms up."""
-        plan = _Sample(chains=1, holds=1)
+        plan = _ChainPlan(chains=1, holds=1)
         self._chain(lane, plan)
         start_s = self._clock()
         result = lane.chain()
@@ -183,11 +179,11 @@ class WallTimer:
         plan.holds = _holds(launching_s)
         took_s = self._chain(lane, plan) * lane.chain_calls / 1e6
         if not self._card:
-            return _Sample(chains=max(1, math.ceil(CHAIN_SAMPLE_S / took_s)), holds=0)
+            return _ChainPlan(chains=max(1, math.ceil(CHAIN_SAMPLE_S / took_s)), holds=0)
         chains = min(MAX_CHAINS, max(1, math.ceil(CARD_SAMPLE_S / took_s)))
-        return _Sample(chains=chains, holds=_holds(chains * launching_s))
+        return _ChainPlan(chains=chains, holds=_holds(chains * launching_s))
 
-    def _chain(self, lane: Lane, plan: _Sample) -> float:
+    def _chain(self, lane: Lane, plan: _ChainPlan) -> float:
         """Returns a call's share of a sample's chains, in us; holds longer where launching outlasted the holds."""
 
         def launch() -> Any:

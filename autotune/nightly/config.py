@@ -74,8 +74,10 @@ def load_night_config(path: str | Path, results: str | None = None) -> NightConf
         raise top.key("run").says(str(error)) from None
     if run.evaluator not in ("auto", "gpu"):
         raise InputError(f"{run.path}: evaluator={run.evaluator}: a night measures; allowed: auto, gpu")
+    # A night tunes each problem by itself, when its turn comes.
+    search = replace(run.search, total_candidates=None, total_seconds=None)
     run = runconfig.override(
-        replace(run, name=f"{run.name}-nightly"[-100:], evaluator="gpu"),
+        replace(run, search=search, name=f"{run.name}-nightly"[-100:], evaluator="gpu"),
         candidates=fields.whole(
             given.get("candidates", 80), top.key("candidates"), 1, searchsettings.MAX_CANDIDATES
         ),

@@ -163,9 +163,7 @@ class GpuMeter:
         seconds: float,
     ) -> ProblemResult:
         self._stop()  # its workers hold memory of the card
-        search = dataclasses.replace(
-            self._config.search, seconds=seconds, total_candidates=None, total_seconds=None
-        )
+        search = dataclasses.replace(self._config.search, seconds=seconds)
         weighted = WeightedProblem(problem=problem, weight=weight)
         config = dataclasses.replace(self._config, problems=(weighted,), space=dict(space), search=search)
 

@@ -58,9 +58,8 @@ _KNOBS: dict[str, tuple[Any, ...]] = {
 assert set(_KNOBS) == set(KNOB_NAMES)
 _SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48)
 _MOST_WAVES = 4  # of CTAs that splitting k may give
-_AT_ONCE = (
-    2**16
-)  # rows that rules look at; more would take a gigabyte for spaces of millions, and no less time
+# Rows that rules look at; more would take a gigabyte for spaces of millions, and no less time.
+_AT_ONCE = 2**16
 
 
 def default_knobs(problem: Problem, device: Device) -> dict[str, tuple[Any, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,12 @@ from hopper_matmul.repair import repaired
 
 if TYPE_CHECKING:
     from hopper_matmul.space import Space
+
+
+# What tells kinds of products apart: what was found for one says nothing of another.
+_kind = operator.attrgetter(
+    "lhs_dtype", "rhs_dtype", "out_dtype", "layout", "accumulation", "scales", "epilogue", "broadcast"
+)
 
 
 class HopperMatmul:
@@ -85,14 +92,7 @@ class HopperMatmul:
 
     def distance(self, a: Problem, b: Problem) -> float:
         """Returns how far apart two problems are in the logarithm of their sizes; inf between kinds of products."""
-        kinds = (
-            (
-                *(p.lhs_dtype, p.rhs_dtype, p.out_dtype, p.layout),
-                *(p.accumulation, p.scales, p.epilogue, p.broadcast),
-            )
-            for p in (a, b)
-        )
-        if next(kinds) != next(kinds) or (a.groups == 1) != (b.groups == 1):
+        if _kind(a) != _kind(b) or (a.groups == 1) != (b.groups == 1):
             return math.inf
         sizes = ((a.m, b.m), (a.n, b.n), (a.k, b.k), (a.batch, b.batch))
         return math.sqrt(sum(math.log2(x / y) ** 2 for x, y in sizes))

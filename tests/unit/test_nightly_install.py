@@ -118,6 +118,17 @@ def test_the_example_config_is_a_good_one():
     )
 
 
+def test_a_budget_that_the_runs_problems_share_does_not_bind_a_night(tmp_path):
+    (tmp_path / "night.yaml").write_text("run: run.yaml\ncandidates: 40\n")
+    (tmp_path / "run.yaml").write_text(
+        "problems: [{m: 64, n: 64, k: 64}]\n"
+        "search: {total_candidates: 8, total_seconds: 1, stop_gain: 0.01, share_binaries: false}\n"
+    )
+    search = load_night_config(tmp_path / "night.yaml").run.search
+    assert (search.is_shared, search.candidates) == (False, 40)
+    assert (search.stop_gain, search.share_binaries) == (0.01, False)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
