@@ -25,12 +25,9 @@ def test_fifty_nights_of_noise_and_drift_page_nobody(simulation, problems):
     assert simulation.pages_of_noise(0, nights=50, problems=problems) == 0
 
 
-@pytest.mark.parametrize(
-    ("kind", "share"),
-    [("long", 0.05), ("middling", 0.05), ("settled", 0.05), ("chain", 0.1), ("short chain", 0.2)],
-)
-def test_a_regression_is_found_by_the_second_night(simulation, kind, share):
-    found = [simulation.night_found(seed, 10, quiet_nights=5, kind=kind, share=share) for seed in range(25)]
+@pytest.mark.parametrize("kind", ["long", "middling", "settled", "chain", "short chain"])
+def test_a_regression_of_5_percent_is_found_by_the_second_night(simulation, kind):
+    found = [simulation.night_found(seed, 10, quiet_nights=5, kind=kind, share=0.05) for seed in range(25)]
     assert 25 - found.count(None) >= 24
 
 
@@ -41,6 +38,6 @@ def test_a_thousand_entries_are_decided_within_two_seconds(simulation):
 def test_two_real_nights_with_nothing_changed_leave_time_in_four_minutes(simulation):
     decisions, (least_s, most_s) = simulation.replayed()
     assert {one.verdict for one in decisions.values()} == {"unchanged"}
-    # On the record 42 of 100 were doubted and 34 raced again, with 100 rounds, until 265 s were over.
-    assert sum(one.ask > 0 for one in decisions.values()) == 3
-    assert least_s <= most_s < 240
+    # On the record 12 were raced again, in 158 s; its samples are gone, and with them some doubt.
+    assert sum(one.ask > 0 for one in decisions.values()) == 0
+    assert 138 < least_s <= most_s < 158

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from autotune.evaluate.timing import Lane
@@ -156,6 +158,18 @@ def test_a_sample_that_the_host_was_late_with_is_taken_again_behind_more_holds()
     card.stall_s = [5e-3, 0.0, 0.0, 0.0]
     assert card.chain_us(card.clock()) == pytest.approx((7.0,) * 20)
     assert card.stall_s == []
+
+
+def test_a_host_that_is_late_while_nothing_lies_between_two_marks_does_not_shorten_chains():
+    card = QueueingCard()
+    late_s = [0.0, 2e-3, 2e-3, 2e-3, 2e-3] * 4
+
+    def stamp():
+        card.host_s += late_s.pop() if late_s else 0.0
+        return card.launch(1e-6)
+
+    clock = dataclasses.replace(card.clock(), stamp=stamp)
+    assert card.chain_us(clock) == pytest.approx((7.0,) * 20)
 
 
 def test_a_host_that_is_never_ahead_is_timed_all_the_same():
