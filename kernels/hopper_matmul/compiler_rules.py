@@ -64,10 +64,27 @@ def _is_plane_asserted(f: Facts) -> bool:
 
 
 def _has_odd_columns(f: Facts) -> Any:
-    """Whether a warpgroup stores at columns that are no multiple of the swizzle's."""
-    return (
-        (f.store_columns[0] % f.out_swizzle_columns != 0) | (f.store_columns[1] % f.out_swizzle_columns != 0)
-    ) & (f.out_view == 0)
+    """Whether a warpgroup stores at columns that are not seen to be multiples of the swizzle's."""
+    of_tile, of_warpgroup = f.store_columns
+    is_odd = of_tile % f.out_swizzle_columns != 0
+    if is_odd is not False:  # one configuration whose tile is as wide as it should be has no more to know
+        is_odd = is_odd & (_begins_at_zero(f) == 0)
+    is_odd_inside = (of_warpgroup % f.out_swizzle_columns != 0) & (of_warpgroup != of_tile)
+    return (is_odd | is_odd_inside) & (f.out_view == 0)
+
+
+def _begins_at_zero(f: Facts) -> Any:
+    """Whether the compiler sees that all tiles begin at column 0: as a remainder by 1 it folds their number.
+
+    Of the single tile of one of several planes the remainder is its place in the plane; of a walk in bands of one tile,
+    where the result is one tile wide, its place along the band. CTAs of a cluster add their own number to both.
+    """
+    lies_turned = f.c.swap_ab & f.is_stored_in_parts
+    is_single_m, is_single_n = f.p.m <= f.c.tile_m, f.p.n <= f.c.tile_n
+    is_single_plane = ((f.p.batch > 1) | f.is_stored_in_parts) & is_single_m & is_single_n
+    is_line = (f.c.raster_width == 1) & ((f.c.grid_minor == "m") != lies_turned)
+    is_single = chosen(lies_turned, is_single_m, is_single_n)
+    return (f.cluster_ctas == 1) & is_single & (is_single_plane | is_line)
 
 
 def _odd_rows(f: Facts) -> Any:
@@ -307,6 +324,8 @@ _LOWER_RULES = (
         lambda f: f.store_columns,
         lambda f: f"multiples of {f.out_swizzle_columns}, the columns of the epilogue tile's swizzle",
         lambda f: "" if _is_plane_asserted(f) else _NO_LAYOUT,
+        # Whole pieces of whole swizzles end at one. Without it no rule reads the order of the tiles.
+        implies=("epilogue_swizzle", "split", "epilogue_tile"),
     ),
     rule(
         "wgmma_n",

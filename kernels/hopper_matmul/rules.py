@@ -13,7 +13,11 @@ Stage = Literal["trace", "lower", "compile", "launch", "run"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A rule: `breaks(facts)` is truthy, or an array of booleans, where it is broken."""
+    """A rule: `breaks(facts)` is truthy, or an array of booleans, where it is broken.
+
+    Attributes:
+        implies: Rules of which one is broken wherever this one is: legality alone need not ask it.
+    """
 
     id: str
     stage: Stage
@@ -22,6 +26,7 @@ class Rule:
     value: Callable[[Facts], object]
     limit: Callable[[Facts], object]
     message: Callable[[Facts], str]
+    implies: tuple[str, ...] = ()
 
 
 def rule(
@@ -32,6 +37,8 @@ def rule(
     value: Callable[[Facts], object],
     limit: object,
     message: str | Callable[[Facts], str],
+    *,
+    implies: tuple[str, ...] = (),
 ) -> Rule:
     """Returns a rule; exception, limit and message may be plain values."""
     exception_of = exception if callable(exception) else lambda _: exception
@@ -45,4 +52,5 @@ def rule(
         value=value,
         limit=limit_of,
         message=message_of,
+        implies=implies,
     )

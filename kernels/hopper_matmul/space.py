@@ -58,6 +58,7 @@ _KNOBS: dict[str, tuple[Any, ...]] = {
 assert set(_KNOBS) == set(KNOB_NAMES)
 _SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48)
 _MOST_WAVES = 4  # of CTAs that splitting k may give
+_ASKED = tuple(rule for rule in RULES if not rule.implies)  # enough to know what is legal
 # Rows that rules look at; more would take a gigabyte for spaces of millions, and no less time.
 _AT_ONCE = 2**16
 
@@ -136,7 +137,7 @@ def legal_mask(problem: Problem, arrays: Mapping[str, np.ndarray], device: Devic
     """
     facts = Facts(problem, Columns(arrays), device)
     broken = np.zeros(len(next(iter(arrays.values()))), dtype=bool)
-    for rule in RULES:
+    for rule in _ASKED:
         broken |= np.asarray(rule.breaks(facts), dtype=bool)
     return ~broken
 
@@ -267,7 +268,7 @@ class Space:
     def _rules_by_position(self, names: Sequence[str]) -> list[list[Rule]]:
         """Returns for each number of assigned knobs the rules that can be applied from there on."""
         by_position: list[list[Rule]] = [[] for _ in range(len(names) + 1)]
-        for rule in RULES:
+        for rule in _ASKED:
             read = knobs_read(rule, self.problem, self.device)
             by_position[max((names.index(knob) + 1 for knob in read), default=0)].append(rule)
         return by_position

@@ -250,3 +250,44 @@ def test_of_two_faults_of_a_wgmma_the_first_that_the_compiler_meets_is_named_fir
     said = [rejection for rejection in check(problem, config, DEVICE) if rejection.exception]
     assert [rejection.rule for rejection in said[:2]] == ["wgmma_n", "wgmma_k"]
     assert said[0].message in lower_for_real(problem, config, DEVICE).message
+
+
+# Tiles 96 wide where a swizzle is 64 columns; and 80 wide, their rows, where it is 32: parts of k that lie turned.
+UPRIGHT = {"tile_n": 96, "epi_n": 64}
+TURNED = {"swap_ab": True, "tile_m": 80, "tile_n": 128, "wg_split": "n", "epi_m": 64, "split_k": 2}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "knobs", "is_refused"),
+    [
+        # the single tile of one of several planes; not one tile of two, nor that of the only plane
+        ({"m": 128, "n": 96, "batch": 3}, UPRIGHT, False),
+        ({"m": 128, "n": 96}, UPRIGHT | {"split_k": 2}, False),
+        ({"m": 100, "n": 8, "batch": 3}, UPRIGHT, False),
+        ({"m": 80, "n": 128}, TURNED, False),
+        ({"m": 128, "n": 97, "batch": 3}, UPRIGHT, True),
+        ({"m": 129, "n": 96, "batch": 3}, UPRIGHT, True),
+        ({"m": 128, "n": 96}, UPRIGHT, True),
+        ({"m": 81, "n": 128}, TURNED, True),
+        # bands of one tile, along the rows of a result that is one tile wide
+        ({"m": 4096, "n": 96}, UPRIGHT | {"raster_width": 1}, False),
+        ({"m": 4096, "n": 96, "batch": 3}, UPRIGHT | {"raster_width": 1}, False),
+        ({"m": 80, "n": 4096}, TURNED | {"raster_width": 1, "grid_minor": "n"}, False),
+        ({"m": 4096, "n": 97}, UPRIGHT | {"raster_width": 1}, True),
+        ({"m": 4096, "n": 96}, UPRIGHT | {"raster_width": 1, "grid_minor": "n"}, True),
+        ({"m": 4096, "n": 96}, UPRIGHT | {"raster_width": 2}, True),
+        ({"m": 80, "n": 4096}, TURNED | {"raster_width": 1}, True),
+        # CTAs of a cluster, even those that share one tile, add their own number to the tile's
+        ({"m": 128, "n": 96, "batch": 3}, UPRIGHT | {"split_k": 2, "combine": "cluster", "stages": 2}, True),
+        ({"m": 256, "n": 96, "batch": 3}, UPRIGHT | {"cluster_m": 2}, True),
+        # a warpgroup's own columns begin at its own number too
+        ({"m": 64, "n": 192, "batch": 3}, {"tile_m": 64, "tile_n": 192, "wg_split": "n", "epi_n": 64}, True),
+    ],
+)
+def test_an_odd_width_is_refused_unless_the_compiler_sees_that_every_tile_begins_at_column_0(
+    sizes, knobs, is_refused
+):
+    problem, config = Problem(k=4096, **sizes), dataclasses.replace(Config(), **knobs)
+    said = [rejection.rule for rejection in check(problem, config, DEVICE) if rejection.exception]
+    assert said == ["epilogue_columns"] * is_refused
+    assert disagreement(problem, config) is None

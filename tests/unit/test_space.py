@@ -12,6 +12,7 @@ from hopper_matmul.hardware import KNOWN
 from hopper_matmul.heuristic import heuristic_configs
 from hopper_matmul.legality import RULES, check
 from hopper_matmul.problem import FieldError, Problem
+from hopper_matmul.random_variants import random_variant
 from hopper_matmul.space import legal_mask, space_of
 
 DEVICE = KNOWN["nvidia_h200"]
@@ -61,6 +62,22 @@ def test_arrays_and_numbers_give_the_same_verdict():
     mask = legal_mask(PROBLEM, {name: np.array([one[name] for one in drawn]) for name in knobs}, DEVICE)
     assert mask.tolist() == [not check(PROBLEM, Config.from_knobs(one), DEVICE) for one in drawn]
     assert 0 < mask.sum() < len(drawn)
+
+
+def test_a_rule_that_is_not_asked_in_a_space_breaks_only_with_one_of_those_that_it_implies():
+    rng, found = random.Random(0), set()
+    implied = {rule.id: set(rule.implies) for rule in RULES if rule.implies}
+    for _ in range(6_000):
+        broken = {rejection.rule for rejection in check(*random_variant(rng), DEVICE)}
+        for rule_id in broken & set(implied):
+            found.add(rule_id)
+            assert broken & implied[rule_id]
+    assert found == set(implied) == {"epilogue_columns"}
+
+
+def test_the_order_of_the_tiles_can_be_left_to_the_end_of_an_enumeration():
+    knobs = set().union(*(knobs_read(rule, PROBLEM, DEVICE) for rule in RULES if not rule.implies))
+    assert not knobs & {"grid_minor", "raster_width"}
 
 
 @pytest.mark.parametrize(
