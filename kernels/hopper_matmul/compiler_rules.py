@@ -15,6 +15,7 @@ from hopper_matmul.jax_versions import is_plane_asserted, no_turned_store
 from hopper_matmul.rules import Rule, rule
 
 MAX_BARRIERS_A_GROUP = 32  # their phases are bits of one 32-bit register
+MAX_MASK_BIT = 62  # of a cluster barrier: more than what fits a signed integer of 64 bits cannot be passed on
 _MANY_BARRIERS = "Only up to 32 barriers per group supported"
 _MAIN = (
     "WGMMA accumulators can only be allocated non-collectively. Hint: remove collective_axes from run_scoped. "
@@ -85,6 +86,21 @@ def _begins_at_zero(f: Facts) -> Any:
     is_line = (f.c.raster_width == 1) & ((f.c.grid_minor == "m") != lies_turned)
     is_single = chosen(lies_turned, is_single_m, is_single_n)
     return (f.cluster_ctas == 1) & is_single & (is_single_plane | is_line)
+
+
+def _last_bits(f: Facts) -> tuple[Any, Any, Any]:
+    """Returns the highest bit in the mask of the CTAs that a barrier reaches along m, n and the parts of k."""
+    parts = f.cluster_ctas // f.cluster_size
+    return (f.c.cluster_m - 1) * f.c.cluster_n * parts, (f.c.cluster_n - 1) * parts, parts - 1
+
+
+def _is_mask_too_wide(f: Facts) -> Any:
+    if (
+        isinstance(f.cluster_ctas, int) and f.cluster_ctas <= MAX_MASK_BIT
+    ):  # one configuration; an array goes on
+        return False
+    along_m, along_n, along_parts = _last_bits(f)
+    return (along_m > MAX_MASK_BIT) | (along_n > MAX_MASK_BIT) | (along_parts > MAX_MASK_BIT)
 
 
 def _odd_rows(f: Facts) -> Any:
@@ -244,6 +260,16 @@ _LOWER_RULES = (
             f"Mosaic GPU kernel exceeds available shared memory: smem_bytes={f.smem_bytes} > "
             f"max_smem_bytes={f.d.smem_bytes_per_block}"
         ),
+    ),
+    rule(
+        "cluster_mask",
+        "lower",
+        "RuntimeError",
+        _is_mask_too_wide,
+        _last_bits,
+        f"clusters whose CTAs are numbered to at most {MAX_MASK_BIT} along m, n and the parts of k",
+        "std::bad_cast",
+        implies=("cluster",),
     ),
     rule(
         "barriers",

@@ -102,6 +102,7 @@ BREAKERS = {
     "tiling": {"epi_m": 12},
     "registers": {"memory_registers": 100},
     "smem": {"stages": 8, "tile_m": 256},
+    "cluster_mask": {"cluster_n": 64},
     "barriers": {"stages": 33, "tile_k": 16, "tile_m": 64, "compute_wgs": 1, "tile_n": 64},
     "exchange_barriers": {
         # 66 pieces of 64x16 are shared out among two CTAs.
@@ -250,6 +251,44 @@ def test_of_two_faults_of_a_wgmma_the_first_that_the_compiler_meets_is_named_fir
     said = [rejection for rejection in check(problem, config, DEVICE) if rejection.exception]
     assert [rejection.rule for rejection in said[:2]] == ["wgmma_n", "wgmma_k"]
     assert said[0].message in lower_for_real(problem, config, DEVICE).message
+
+
+SMALL = {
+    "compute_wgs": 1,
+    "tile_m": 64,
+    "tile_n": 64,
+    "tile_k": 32,
+    "epi_n": 8,
+    "stages": 2,
+    "combine": "cluster",
+}
+
+
+@pytest.mark.parametrize(
+    ("knobs", "is_refused"),
+    [
+        # CTAs are numbered along the parts of k first, then n, then m: bits 31 * 2 and 32 * 2, 7 * 8 and 7 * 9
+        ({"cluster_m": 32, "cluster_n": 2}, False),
+        ({"cluster_m": 64}, True),
+        ({"cluster_n": 64}, True),
+        ({"cluster_m": 32, "split_k": 2}, False),
+        ({"cluster_m": 64, "split_k": 2}, True),
+        ({"cluster_n": 8, "split_k": 8}, False),
+        ({"cluster_n": 8, "split_k": 9}, True),
+        ({"cluster_m": 2, "split_k": 33}, False),
+        # met before more than 32 barriers in a group and before any scope, after SMEM that does not suffice
+        ({"cluster_m": 64, "stages": 33, "tile_k": 16, "tile_n": 32}, True),
+        ({"cluster_m": 4, "cluster_n": 8, "split_k": 4, "scopes": PLANS["acc_in_scratch"]}, True),
+        ({"cluster_m": 4, "cluster_n": 8, "split_k": 4, "scopes": PLANS["union"]}, True),
+        ({"cluster_m": 64, "stages": 8, "tile_k": 256}, False),
+    ],
+)
+def test_a_cluster_whose_mask_does_not_fit_64_bits_is_refused(knobs, is_refused):
+    problem = Problem(m=4096, n=4096, k=4096, out_dtype="float32")
+    config = dataclasses.replace(Config(), **(SMALL | knobs))
+    said = [rejection.rule for rejection in check(problem, config, DEVICE) if rejection.exception]
+    assert (said[:1] == ["cluster_mask"]) is is_refused
+    assert disagreement(problem, config) is None
 
 
 # Tiles 96 wide where a swizzle is 64 columns; and 80 wide, their rows, where it is 32: parts of k that lie turned.

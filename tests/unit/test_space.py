@@ -72,7 +72,7 @@ def test_a_rule_that_is_not_asked_in_a_space_breaks_only_with_one_of_those_that_
         for rule_id in broken & set(implied):
             found.add(rule_id)
             assert broken & implied[rule_id]
-    assert found == set(implied) == {"epilogue_columns"}
+    assert found == set(implied) == {"cluster_mask", "epilogue_columns"}
 
 
 def test_the_order_of_the_tiles_can_be_left_to_the_end_of_an_enumeration():
