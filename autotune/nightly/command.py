@@ -19,7 +19,8 @@ from autotune.nightly.config import NightConfig, load_night_config
 from autotune.nightly.files import folder_within, night_lock
 from autotune.nightly.meter import NightMeter, UnfitError
 from autotune.nightly.night import run_night
-from autotune.nightly.telling import unfit_summary, write_reports
+from autotune.nightly.telling import write_reports
+from autotune.nightly.values import Machine
 from autotune.writable import require_records_kept
 
 LEAST_FREE_BYTES = 64 * 2**20
@@ -46,7 +47,11 @@ def run(
         require_records_kept(config.run, ("nightly", "best"))
     folder = folder_within(config.run.results, "nightly")
     with night_lock(folder):
-        meter = make_meter(config)
+        try:
+            meter = make_meter(config)
+        except UnfitError as error:  # what mails and webhooks send must not be the report of another night
+            _report_unfit(config, None, str(error), Clocks().now())
+            raise
         try:
             return guarded(config, meter)
         finally:
@@ -62,24 +67,32 @@ def guarded(config: NightConfig, meter: NightMeter, clocks: Clocks | None = None
             raise UnfitError(f"{config.run.results}: only {free / 2**20:.0f} MiB of disk are free")
         summary = run_night(config, meter, clocks)
     except UnfitError as error:
-        return _unfit(config, meter, str(error), clocks.now())
+        return _unfit(config, meter.machine, str(error), clocks.now())
     except DiskFullError as error:
-        return _unfit(config, meter, str(error), clocks.now())
+        return _unfit(config, meter.machine, str(error), clocks.now())
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        return _unfit(
-            config, meter, f"{error.filename or config.run.results}: {error.strerror}", clocks.now()
-        )
+        why = f"{error.filename or config.run.results}: {error.strerror}"
+        return _unfit(config, meter.machine, why, clocks.now())
     print(report.text(summary), flush=True)
     return summary.exit_code
 
 
-def _unfit(config: NightConfig, meter: NightMeter, why: str, now: datetime.datetime) -> int:
-    summary = unfit_summary(config, meter, why, now)
+def _unfit(config: NightConfig, machine: Machine, why: str, now: datetime.datetime) -> int:
+    summary = _report_unfit(config, machine, why, now)
+    print(report.text(summary), flush=True)
+    return summary.exit_code
+
+
+def _report_unfit(
+    config: NightConfig, machine: Machine | None, why: str, now: datetime.datetime
+) -> report.Summary:
+    summary = report.Summary(
+        name=config.name, night=now.isoformat(timespec="seconds"), machine=machine, unfit=why
+    )
     try:
         write_reports(config.run.results, summary)
     except (OSError, AutotuneError) as error:  # the disk may be what is wrong
         print(f"autotune: warning: no report was written: {error}", file=sys.stderr)
-    print(report.text(summary), flush=True)
-    return summary.exit_code
+    return summary

@@ -61,9 +61,7 @@ class GpuMeter:
         self._config = config.run
         self._target = load_target(config.run.target)
         if not machine.hopper_gpus():
-            raise UnfitError(
-                "there is no Hopper GPU here, or the driver does not answer; nothing was measured"
-            )
+            raise UnfitError("there is no Hopper GPU here, or the driver does not answer")
         choice = choose(config.run, self._target)
         assert choice.gpu is not None
         self.device, self._gpu, self.why = choice.device, choice.gpu, choice.why

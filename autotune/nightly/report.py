@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -40,6 +41,7 @@ class Summary:
     """A night, whole.
 
     Attributes:
+        machine: None where there is no Hopper GPU.
         sentinels: Median in us and logarithm of its change against earlier nights, by name; None where there are none.
         moved: Versions that changed since the night before.
         left: Problems that the budget did not reach, to verify or to tune.
@@ -49,7 +51,7 @@ class Summary:
 
     name: str
     night: str
-    machine: Machine
+    machine: Machine | None
     lines: Sequence[Line] = ()
     sentinels: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
     moved: Sequence[str] = ()
@@ -79,10 +81,7 @@ def to_json(summary: Summary) -> str:
         "night": summary.night,
         "exit_code": summary.exit_code,
         "unfit": summary.unfit,
-        "machine": {
-            name: getattr(machine, name)
-            for name in ("card", "kind", "power_limit_w", "driver", "jax", "jaxlib")
-        },
+        "machine": None if machine is None else dataclasses.asdict(machine),
         "moved": list(summary.moved),
         "sentinels": {
             name: {"us": round(time_us, 3), "change": None if shift is None else round(shift, 4)}
@@ -127,13 +126,10 @@ def text(summary: Summary) -> str:
 
 def markdown(summary: Summary) -> str:
     """Returns the report of a night."""
-    machine = summary.machine
-    limit = "unknown" if machine.power_limit_w is None else f"{machine.power_limit_w:g} W"
     parts = [
         f"# Night of {summary.night}: {summary.name}",
         "",
-        f"Exit code {summary.exit_code}. {machine.kind}, card {machine.card}, power limit {limit}, driver "
-        f"{machine.driver}, jax {machine.jax}, jaxlib {machine.jaxlib}. "
+        f"Exit code {summary.exit_code}. {_machine_text(summary.machine)}. "
         f"{summary.gpu_s:.0f} s of GPU, {summary.wall_s:.0f} s in all"
         + (", after a night that was cut short." if summary.resumed else "."),
     ]
@@ -153,6 +149,16 @@ def markdown(summary: Summary) -> str:
     if summary.warnings:
         parts += ["", "## Warnings", "", *(f"- {_cell(one)}" for one in summary.warnings)]
     return "\n".join([*parts, ""])
+
+
+def _machine_text(machine: Machine | None) -> str:
+    if machine is None:
+        return "No Hopper GPU"
+    limit = "unknown" if machine.power_limit_w is None else f"{machine.power_limit_w:g} W"
+    return (
+        f"{machine.kind}, card {machine.card}, power limit {limit}, driver {machine.driver}, "
+        f"jax {machine.jax}, jaxlib {machine.jaxlib}"
+    )
 
 
 def _moved_text(summary: Summary) -> str:

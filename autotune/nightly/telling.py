@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from autotune.bestfile import BestEntry
 from autotune.nightly import report
-from autotune.nightly.config import NightConfig
 from autotune.nightly.files import folder_within, write_whole
 from autotune.nightly.history import History
-from autotune.nightly.meter import NightMeter
 from autotune.nightly.reference import Tonight, moved, protocol_mark
 from autotune.nightly.report import Line, Summary
 from autotune.nightly.stored import interval
@@ -91,9 +88,3 @@ def last_sentinels(history: History, tonight: Tonight) -> Mapping[str, float]:
             same = not moved(record, machine)
             return {name: value for name, value in record["sentinels"].items() if same or name != "xla_dot"}
     return {}
-
-
-def unfit_summary(config: NightConfig, meter: NightMeter, why: str, now: datetime.datetime) -> Summary:
-    """Returns the summary of a night on which nothing was measured."""
-    night = now.isoformat(timespec="seconds")
-    return Summary(name=config.name, night=night, machine=meter.machine, unfit=why)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -41,6 +42,21 @@ def test_without_a_gpu_the_machine_is_unfit_and_no_winner_is_touched(night):
     assert done.stderr.startswith("autotune: error: there is no Hopper GPU here")
     assert done.stderr.count("\n") == 1
     assert path.read_bytes() == before
+
+
+def test_without_a_gpu_the_latest_report_is_of_this_night_and_says_why(night):
+    reports = night / "results" / "nightly" / "reports"
+    reports.mkdir(parents=True)
+    for name in ("latest.txt", "latest.json"):
+        (reports / name).write_text("all quiet, the night before\n")
+    assert autotune("nightly", "night.yaml", cwd=night).returncode == 30
+    assert (
+        (reports / "latest.txt").read_text().startswith("run-nightly: nothing measured: there is no Hopper")
+    )
+    told = json.loads((reports / "latest.json").read_text())
+    assert (told["exit_code"], told["machine"]) == (30, None)
+    (page,) = reports.glob("*.md")
+    assert "Exit code 30. No Hopper GPU." in page.read_text()
 
 
 def test_a_wrong_config_is_bad_input_and_writes_nothing(night):
