@@ -56,6 +56,8 @@ def is_lookup(arguments: argparse.Namespace) -> bool:
         arguments.refuse("M N K are needed, as in: autotune best 4096 4096 4096")
     if arguments.output and not arguments.merge:
         arguments.refuse("--output belongs to --merge")
+    if arguments.results and not arguments.history:
+        arguments.refuse("--results belongs to --history; the lookup reads the folder AUTOTUNE_RESULTS names")
     return not (arguments.diff or arguments.merge or arguments.history)
 
 

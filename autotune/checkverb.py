@@ -32,7 +32,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the form that the arguments ask for; returns 0, or 1 where a fault or a disagreement was found."""
     if arguments.audit is not None:
         return _audit(arguments)
-    if arguments.subject is not None and Path(arguments.subject).suffix in (".yaml", ".yml"):
+    if arguments.subject is None:
+        raise InputError(
+            "nothing to check; expected FILE.py:FUNC, for instance my_kernel.py:run, a run config, or --audit N"
+        )
+    if Path(arguments.subject).suffix in (".yaml", ".yml"):
         return _config(arguments)
     return command.run(arguments)
 

@@ -45,9 +45,9 @@ def choose(config: RunConfig, target: Any) -> Choice:
     """
     gpus = _admitted(config)
     if config.evaluator in ("auto", "gpu"):
-        fitting = [gpu for gpu in gpus if config.device in ("auto", gpu.kind)]
-        if fitting and machine.has_cuda_jax():
-            return _on_gpu(config, target, fitting)
+        choice = _on_gpu(config, target, gpus)
+        if choice is not None:
+            return choice
         if config.evaluator == "gpu":
             raise InputError(
                 f"{config.path}: evaluator=gpu: {_no_gpu(config, gpus)}; use auto, replay or lower"
@@ -62,6 +62,22 @@ def choose(config: RunConfig, target: Any) -> Choice:
     asked = "as asked" if config.evaluator == "lower" else f"{_no_gpu(config, gpus)}, and {choice}"
     why = f"evaluator lower: {asked}; candidates are lowered for {named}, nothing is measured"
     return Choice(kind="lower", device=target.device_named(named), why=why)
+
+
+def choose_gpu(config: RunConfig, target: Any) -> Choice:
+    """Returns the GPU for what only a GPU can do, whatever the config's evaluator.
+
+    Raises:
+        InputError: There is none here that the config admits and jax can use.
+    """
+    config = replace(config, evaluator="gpu")
+    gpus = _admitted(config)
+    choice = _on_gpu(config, target, gpus)
+    if choice is None:
+        raise InputError(
+            f"{config.path}: {_no_gpu(config, gpus)}; run it on a host with an H100, H200 or GH200"
+        )
+    return choice
 
 
 def narrowed(config: RunConfig, recorded: RecordedSpace, target: Any) -> RunConfig:
@@ -126,8 +142,11 @@ def _no_gpu(config: RunConfig, gpus: list[GpuInfo]) -> str:
     return f"no Hopper GPU here, only {others[0].kind}" if others else "no Hopper GPU here"
 
 
-def _on_gpu(config: RunConfig, target: Any, gpus: list[GpuInfo]) -> Choice:
-    gpu = gpus[0]
+def _on_gpu(config: RunConfig, target: Any, gpus: list[GpuInfo]) -> Choice | None:
+    fitting = [gpu for gpu in gpus if config.device in ("auto", gpu.kind)]
+    if not fitting or not machine.has_cuda_jax():
+        return None
+    gpu = fitting[0]
     try:
         known = target.device_named(gpu.kind)
     except ValueError as error:
@@ -136,7 +155,7 @@ def _on_gpu(config: RunConfig, target: Any, gpus: list[GpuInfo]) -> Choice:
     device = dataclasses.replace(
         known, sm_count=gpu.sm_count, memory_bytes=gpu.memory_bytes, power_limit_w=gpu.power_limit_w
     )
-    more = f"; {len(gpus) - 1} more not used" if len(gpus) > 1 else ""
+    more = f"; {len(fitting) - 1} more not used" if len(fitting) > 1 else ""
     why = f"evaluator gpu: {gpu.kind} (GPU {gpu.index}, driver {gpu.driver}){more}"
     return Choice(kind="gpu", device=device, gpu=gpu, why=why)
 

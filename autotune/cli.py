@@ -164,11 +164,21 @@ def _add_best(verbs: Any) -> None:
     )
     for name in ("m", "n", "k"):
         parser.add_argument(name, type=whole, nargs="?", metavar=name.upper())
-    names = ("dtype", "rhs-dtype", "out-dtype", "layout", "accumulation", "scales", "epilogue", "broadcast")
-    for name in names:
-        parser.add_argument(f"--{name}", metavar="NAME", default=argparse.SUPPRESS)
-    for name in ("batch", "groups"):
-        parser.add_argument(f"--{name}", type=whole, metavar="N", default=argparse.SUPPRESS)
+    names = {
+        "dtype": "of lhs: bfloat16 (as by default), float16, ...",
+        "rhs-dtype": "as lhs if left out",
+        "out-dtype": "follows lhs if left out",
+        "layout": "nn (as by default), nt, tn or tt: lhs, then rhs, t where it is stored transposed",
+        "accumulation": "numerics class; follows the dtypes if left out",
+        "scales": "none as by default",
+        "epilogue": "none as by default",
+        "broadcast": "lhs or rhs: the operand that all products of the batch share",
+    }
+    for name, text in names.items():
+        flags = ("--dtype", "--lhs-dtype") if name == "dtype" else (f"--{name}",)  # as a run config says it
+        parser.add_argument(*flags, metavar="NAME", default=argparse.SUPPRESS, help=text)
+    for name, text in {"batch": "products in one: 1 as by default", "groups": "1 as by default"}.items():
+        parser.add_argument(f"--{name}", type=whole, metavar="N", default=argparse.SUPPRESS, help=text)
     parser.add_argument(
         "--device",
         metavar="KIND",

@@ -56,7 +56,9 @@ def near(name: object, names: Iterable[str]) -> str:
     """Returns " (did you mean 'x'?)" for the name that `name` most resembles, or nothing."""
     import difflib  # only where something is wrong
 
-    close = difflib.get_close_matches(str(name)[:SHOWN_CHARACTERS].lower(), list(names), n=1, cutoff=0.6)
+    meant, names = str(name)[:SHOWN_CHARACTERS].lower(), list(names)
+    ending = [one for one in names if one.endswith(f"_{meant}")]  # of dtype, lhs_dtype comes first
+    close = ending or difflib.get_close_matches(meant, names, n=1, cutoff=0.6)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 

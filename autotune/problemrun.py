@@ -206,14 +206,15 @@ class ProblemRun:
     def _screen(self, screening: Screening, budget: Budget, since_s: float | None) -> None:
         self._stages.progress.begin(self.problem.describe(), budget)
         try:
-            screening.run(since_s)
+            try:
+                screening.run(since_s)
+            finally:
+                self._stages.progress.end()
         except KeyboardInterrupt:
             self._say(
                 f"interrupted; {len(screening.results)} candidates are recorded, the same command goes on"
             )
             raise
-        finally:
-            self._stages.progress.end()
 
     def _say(self, line: str) -> None:
         self._stages.progress.say(f"{self.problem.describe()}: {line}")

@@ -116,12 +116,12 @@ class PlainProgress:
         self._clock = clock
         self._title, self._budget = "", Budget()
         self._latest: Snapshot | None = None
-        self._shown: Snapshot | None = None
+        self._shown = ""
         self._next_s = 0.0
 
     def begin(self, title: str, budget: Budget) -> None:
         self._title, self._budget = title, budget
-        self._latest = self._shown = None
+        self._latest, self._shown = None, ""
         self._next_s = self._clock() + _PLAIN_INTERVAL_S
 
     def update(self, snapshot: Snapshot) -> None:
@@ -133,14 +133,16 @@ class PlainProgress:
         print(line, file=self._stream, flush=True)
 
     def end(self) -> None:
-        if self._latest is not None and self._latest is not self._shown:
+        if self._latest is not None:
             self._show()
         self._latest = None
 
     def _show(self) -> None:
         assert self._latest is not None
-        self.say(f"{self._title}: {self._latest.line(self._budget)}")
-        self._shown = self._latest
+        line = f"{self._title}: {self._latest.line(self._budget)}"
+        if line != self._shown:
+            self.say(line)
+        self._shown = line
         self._next_s = self._clock() + _PLAIN_INTERVAL_S
 
 

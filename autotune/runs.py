@@ -14,7 +14,7 @@ from autotune import machine, recording
 from autotune.admission import admit
 from autotune.bestfile import read_best
 from autotune.census import census, first_reason
-from autotune.choice import Choice, choose, narrowed, unrecorded
+from autotune.choice import Choice, choose, choose_gpu, narrowed, unrecorded
 from autotune.driver import Part, run_parts
 from autotune.errors import InputError, NothingLegalError
 from autotune.evaluate import RecordedRow, RecordedSpace, make_evaluator, write_recorded
@@ -96,7 +96,7 @@ def record(
             f"{config.path}: evaluator={config.evaluator}: only gpu can record; allowed: auto, gpu"
         )
     target = load_target(config.target)
-    choice = choose(dataclasses.replace(config, evaluator="gpu"), target)
+    choice = choose_gpu(config, target)
     check_space(config, target, choice.device)
     require_records_kept(config, ("recorded",))
     print(choice.why, flush=True)

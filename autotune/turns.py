@@ -203,5 +203,5 @@ class SharedBudget:
         spent_s = sum(found.ledger.spent_s for found in self._open.values())
         self._stages.progress.say(
             f"{len(self._open)} problems shared {candidates} candidates and {spent_s:.0f} s of screening, "
-            f"in {self._turns} turns"
+            f"in {self._turns} {'turn' if self._turns == 1 else 'turns'}"
         )

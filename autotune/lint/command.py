@@ -91,9 +91,7 @@ def _checked(path: Path, name: str, types: Sequence[ArgumentType]) -> Report:
     return replace(check(function, *arguments), subject=name)
 
 
-def _split(subject: str | None) -> tuple[Path, str]:
-    if subject is None:
-        raise InputError(f"nothing to check; {_FORM}")
+def _split(subject: str) -> tuple[Path, str]:
     file, separator, name = subject.rpartition(":")
     if not separator or not file or not name.isidentifier():
         raise InputError(f"{subject}: {_FORM}")

@@ -71,7 +71,10 @@ def test_a_space_in_which_nothing_is_legal_exits_with_3(config):
         (["--audit", "5", "--json"], "only --seed"),
         (["configs/missing.yaml"], "no such file"),
         (["configs/quickstart.yaml", "--arg", "f32[1]"], "--arg goes with"),
-        ([], "nothing to check"),
+        (
+            [],
+            "nothing to check; expected FILE.py:FUNC, for instance my_kernel.py:run, a run config, or --audit",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments, says):

@@ -145,6 +145,9 @@ def test_nothing_legal_is_exit_code_3(tmp_path):
 def test_recording_needs_a_gpu(tmp_path):
     (tmp_path / "run.yaml").write_text(SMALL)
     assert "only gpu can record" in failed(autotune("record", "run.yaml", cwd=tmp_path), 2)
+    (tmp_path / "run.yaml").write_text("problems: [{m: 128, n: 128, k: 128}]\n")
+    said = failed(autotune("record", "run.yaml", cwd=tmp_path), 2)
+    assert "run.yaml: no Hopper GPU here; run it on a host with an H100, H200 or GH200" in said
 
 
 @pytest.mark.parametrize(
@@ -238,6 +241,12 @@ def test_best_prints_what_the_lookup_answers_and_how_it_was_found(tmp_path):
     answer = json.loads(autotune(*asked, "--json", cwd=tmp_path, AUTOTUNE_RESULTS=str(tmp_path)).stdout)
     assert (answer["match"], answer["time_us"], answer["config"]["tile_m"]) == ("exact", 100.0, 128)
     assert answer["ratio"] == {"low": 1.09, "median": 1.1, "high": 1.11}
+
+
+def test_best_takes_the_dtype_by_the_name_that_run_configs_give_it():
+    asked = ("best", "4096", "4096", "4096", "--device", "NVIDIA H200", "--json")
+    said = [autotune(*asked, option, "float16", cwd=ROOT).stdout for option in ("--dtype", "--lhs-dtype")]
+    assert said[0] == said[1] and json.loads(said[0])["problem"]["lhs_dtype"] == "float16"
 
 
 def test_best_refuses_an_impossible_problem_and_an_unmeasured_one(tmp_path):

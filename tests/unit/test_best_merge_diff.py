@@ -139,6 +139,7 @@ def test_the_command_line_merges_into_a_file_that_can_be_read(tmp_path, capsys):
         (["best", "--history"], "M N K are needed"),
         (["best", "64", "--diff", "a", "b"], "leave the sizes out"),
         (["best", "64", "64", "64", "--output", "x"], "belongs to --merge"),
+        (["best", "64", "64", "64", "--results", "x"], "belongs to --history; the lookup reads"),
         (["best", "--diff", "a", "b", "--merge", "c"], "not allowed with argument --diff"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import itertools
 import os
 import signal
@@ -13,6 +14,7 @@ import pytest
 from autotune.driver import run
 from autotune.errors import NothingLegalError, NothingSurvivedError
 from autotune.ledger.storage import open_ledger
+from autotune.progress import PlainProgress
 from autotune.runconfig import RaceSettings
 from autotune.seam import Failed, RaceEntry, RaceJob
 from autotune.stages import Stages
@@ -36,7 +38,9 @@ SEARCH_SETTINGS = ("sampler", "seed", "candidates", "seconds", "share_binaries")
 
 def tuned(folder, evaluator, target=None, fresh=False, **changes):
     search = {name: changes.pop(name) for name in SEARCH_SETTINGS if name in changes}
-    stages = {name: changes.pop(name) for name in ("promote", "open_ledger", "seeds") if name in changes}
+    stages = {
+        name: changes.pop(name) for name in ("promote", "open_ledger", "seeds", "progress") if name in changes
+    }
     config = ScriptedConfig(results=folder, search=ScriptedSearch(**search), **changes)
     return run(config, ScriptedDevice(), scripted_stages(evaluator, target, **stages), fresh=fresh)
 
@@ -170,6 +174,16 @@ def test_an_interrupted_run_goes_on_without_measuring_anything_twice(tmp_path, s
             == result.winner
         )
         assert frozen(whole.screened) == everything
+
+
+def test_that_a_problem_was_interrupted_is_said_last(tmp_path):
+    stream = io.StringIO()
+    evaluator = ScriptedEvaluator(interrupt_after=5, capacity=4)
+    with pytest.raises(KeyboardInterrupt):
+        tuned(tmp_path, evaluator, candidates=30, progress=PlainProgress(stream))
+    state, last = stream.getvalue().splitlines()[-2:]
+    assert "6/30 candidates" in state
+    assert last.endswith("interrupted; 6 candidates are recorded, the same command goes on")
 
 
 def test_ctrl_c_is_heard_after_the_outcome_is_recorded(tmp_path):

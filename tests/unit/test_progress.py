@@ -49,6 +49,16 @@ def test_before_the_first_candidate_there_is_no_rate():
     assert Snapshot(done=0).line(Budget(candidates=5)) == "0/5 candidates, 0.0/s, no time yet"
 
 
+def test_a_line_that_was_shown_is_not_shown_again_at_the_end():
+    now, stream = [0.0], io.StringIO()
+    progress = PlainProgress(stream, clock=lambda: now[0])
+    progress.begin("4096 cubed", Budget(candidates=4))
+    for now[0] in (6.0, 6.01):  # the second has the same numbers, as they are written
+        progress.update(Snapshot(done=4, elapsed_s=now[0], stopped="4 candidates"))
+    progress.end()
+    assert stream.getvalue() == "4096 cubed: 4/4 candidates, 0.7/s, no time yet, stopped: 4 candidates\n"
+
+
 def test_plain_lines_come_every_few_seconds_and_the_last_one_always():
     now, stream = [0.0], io.StringIO()
     progress = PlainProgress(stream, clock=lambda: now[0])

@@ -152,6 +152,10 @@ def test_suites_lie_beside_the_config_and_add_to_its_problems(tmp_path):
             f"problems[0].weigth: unknown key (did you mean 'weight'?); allowed: {FIELDS}",
         ),
         (
+            "problems: [{m: 64, n: 64, k: 64, dtype: float16}]",
+            f"problems[0].dtype: unknown key (did you mean 'lhs_dtype'?); allowed: {FIELDS}",
+        ),
+        (
             "problems: [{m: 64, n: 64, k: 64, weight: 0}]",
             "problems[0].weight=0: allowed: a number above 0, up to 1e+12",
         ),
