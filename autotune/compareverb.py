@@ -51,6 +51,8 @@ def compare(
     fields.whole(candidates, Place(path="--candidates"), 1, MOST_CANDIDATES)
     names = _samplers(samplers)
     config = runconfig.override(runconfig.load_run_config(path), results=results)
+    if plot and Path(plot).suffix != ".svg":
+        raise Place(path="--plot").refuses(plot, "a file whose name ends in .svg, which the plot is")
     file = Path(plot) if plot else config.results / "compare" / f"{config.name}.svg"
     arenas = arenas_of(config)
     require_writable(file.parent, Place(path="--plot") if plot else config.results_place)

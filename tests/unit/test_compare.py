@@ -142,6 +142,7 @@ def test_the_verb_prints_random_beside_what_was_asked_for_and_writes_the_plot(co
             "--samplers='grid': allowed: auto, guided, local, tpe, random, exhaustive",
         ),
         (["--seeds", "0"], "--seeds=0: allowed: a whole number from 1 to 1000"),
+        (["--plot", "a.png"], "--plot='a.png': allowed: a file whose name ends in .svg"),
         (["--candidates", "0"], "--candidates=0: allowed: a whole number from 1 to 10000"),
     ],
 )

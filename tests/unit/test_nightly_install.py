@@ -79,20 +79,20 @@ def test_the_crontab_has_one_line_without_a_percent_sign():
     assert "%" not in lines[0]
 
 
-@pytest.mark.parametrize(("code", "sends"), [(0, False), (10, False), (20, True), (30, True)])
+@pytest.mark.parametrize(("code", "sends"), [(0, False), (10, False), (20, True), (30, True), (2, True)])
 def test_the_cron_line_sends_a_mail_only_for_what_a_person_must_see(tmp_path, code, sends):
     (line,) = [one for one in (FOLDER / "crontab").read_text().splitlines() if one.startswith("30 ")]
     command = line.split(maxsplit=5)[5].replace(PREFIX, str(tmp_path))
     binary = tmp_path / ".venv" / "bin" / "autotune"
     binary.parent.mkdir(parents=True)
-    binary.write_text(f"#!/bin/sh\nexit {code}\n")
+    binary.write_text(f"#!/bin/sh\necho what happened >&2\nexit {code}\n")
     mail = tmp_path / "mail"
     mail.write_text(f'#!/bin/sh\necho "$2" >{tmp_path}/sent\ncat >>{tmp_path}/sent\n')
     for file in (binary, mail):
         file.chmod(0o755)
     report = tmp_path / "results" / "nightly" / "reports" / "latest.txt"
     report.parent.mkdir(parents=True)
-    report.write_text("what happened\n")
+    report.write_text("what happened the night before\n")
     search = f"{tmp_path}:/usr/bin:/bin"
     subprocess.run(["sh", "-c", command], env={"PATH": search}, check=False, timeout=60)
     sent = tmp_path / "sent"
