@@ -213,7 +213,10 @@ def test_parts_of_k_are_added_up_in_a_cluster(knobs, problem, sm_count):
 
 def test_parts_sent_before_those_of_the_tile_before_were_read_are_found():
     knobs = {"split_k": 2, "combine": "cluster"}
-    assert interpret(sm_count=4, knobs=knobs, without_awaiting_room=True)["races"]
+    try:
+        assert interpret(sm_count=4, knobs=knobs, without_awaiting_room=True)["races"]
+    except AssertionError as stopped:  # where both tiles' parts have come before a warpgroup looks
+        assert "but barrier is already at phase 2" in str(stopped)
 
 
 def test_a_tile_of_three_pieces_leaves_no_store_in_flight_that_the_next_tile_overwrites():
