@@ -26,8 +26,15 @@ HALF_STEP = {"bfloat16": 2.0**-9, "float16": 2.0**-12, "float32": 1e-6}
 
 
 def interpret(**case) -> dict:
+    """Returns what one case gave."""
+    done = interpreted(case)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def interpreted(case: dict) -> subprocess.CompletedProcess[str]:
     """Runs one case in a process that is killed at its limit: a deadlock fails the test."""
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-m", "tests.helpers.interpret_case", json.dumps(case)],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'kernels'}", "JAX_PLATFORMS": "cpu"},
@@ -36,8 +43,6 @@ def interpret(**case) -> dict:
         timeout=LIMIT_S,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def assert_right(result: dict, out_dtype: str = "bfloat16") -> None:
@@ -213,10 +218,11 @@ def test_parts_of_k_are_added_up_in_a_cluster(knobs, problem, sm_count):
 
 def test_parts_sent_before_those_of_the_tile_before_were_read_are_found():
     knobs = {"split_k": 2, "combine": "cluster"}
-    try:
-        assert interpret(sm_count=4, knobs=knobs, without_awaiting_room=True)["races"]
-    except AssertionError as stopped:  # where both tiles' parts have come before a warpgroup looks
-        assert "but barrier is already at phase 2" in str(stopped)
+    done = interpreted({"sm_count": 4, "knobs": knobs, "without_awaiting_room": True})
+    if done.returncode == 0:
+        assert json.loads(done.stdout.splitlines()[-1])["races"]
+    else:  # both tiles' parts had come before a warpgroup looked
+        assert "but barrier is already at phase 2" in done.stderr
 
 
 def test_a_tile_of_three_pieces_leaves_no_store_in_flight_that_the_next_tile_overwrites():
