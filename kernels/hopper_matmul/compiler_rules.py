@@ -55,6 +55,8 @@ def _is_unshared(f: Facts) -> Any:
 
 def _is_shared(f: Facts, parts: Any, tile: Any, is_view: Any) -> Any:
     """Whether a tile can be cut into equal parts, one for each CTA that shares it; panels are cut one by one."""
+    if isinstance(parts, int) and parts == 1:  # one configuration; an array goes on
+        return True
     rows, columns = tile
     return chosen(is_view, rows % parts == 0, _partitions(parts, rows // 8, columns // f.swizzle_columns))
 

@@ -88,9 +88,11 @@ class Facts:
         self.swizzle_columns = self.swizzle // size
         self.out_size = out_size
         lies_turned = swap_ab & is_split
-        self.epi_rows = chosen(lies_turned, epi_n, epi_m)
-        self.epi_columns = chosen(lies_turned, epi_m, epi_n)
-        self.store_columns = (chosen(lies_turned, tile_m, tile_n), chosen(lies_turned, wg_m, wg_n))
+        self.epi_rows, self.epi_columns, self.store_columns = epi_m, epi_n, (tile_n, wg_n)
+        if lies_turned is not False:  # one configuration whose result lies upright has no more to know
+            self.epi_rows = chosen(lies_turned, epi_n, epi_m)
+            self.epi_columns = chosen(lies_turned, epi_m, epi_n)
+            self.store_columns = (chosen(lies_turned, tile_m, tile_n), chosen(lies_turned, wg_m, wg_n))
         self.out_swizzle = swizzle_of(self.epi_columns * out_size)
         self.out_swizzle_columns = self.out_swizzle // out_size
         is_view = config.edges == "view"
@@ -102,13 +104,18 @@ class Facts:
             self.out_view = is_view & needs_view(out_stored, self.out_swizzle, out_size)
         ring_bytes = aligned(stages * tile_m * tile_k * size) + aligned(stages * tile_k * tile_n * size)
         self.pieces = (wg_m // epi_m) * (wg_n // epi_n)
-        own_pieces = -(-((wg_m * wg_n) // (epi_m * epi_n)) // ctas)
+        own_pieces = (wg_m * wg_n) // (epi_m * epi_n)
+        if is_exchanged is not False:
+            own_pieces = -(-own_pieces // ctas)
         slots = lesser(own_pieces, 2)
         epilogue_bytes = aligned(wgs * slots * epi_m * epi_n * out_size)
+        barriers = 2 * stages + 2 * scopes.is_union
         self.exchange_columns = chosen(swap_ab, epi_m, epi_n)
-        self.exchange_groups = groups = wgs * (own_pieces + (own_pieces == 0)) * is_exchanged
-        exchange_bytes = aligned(groups * (ctas - 1) * epi_m * epi_n * PART_BYTES)
-        barriers = 2 * stages + 2 * scopes.is_union + groups + wgs * is_exchanged
+        self.exchange_groups = exchange_bytes = 0
+        if is_exchanged is not False:  # one configuration without an exchange has no more to know
+            self.exchange_groups = groups = wgs * (own_pieces + (own_pieces == 0)) * is_exchanged
+            exchange_bytes = aligned(groups * (ctas - 1) * epi_m * epi_n * PART_BYTES)
+            barriers = barriers + groups + wgs * is_exchanged
         overlap = lesser(ring_bytes, epilogue_bytes) * scopes.shares_bytes
         self.smem_bytes = ring_bytes + epilogue_bytes - overlap + exchange_bytes + BARRIER_BYTES * barriers
         self.compute_registers = registers_for_compute(config.memory_registers, wgs)

@@ -18,7 +18,9 @@ def blocks(language: str) -> list[str]:
 def test_ci_runs_the_test_command_of_the_readme():
     (command,) = [block.strip() for block in blocks("sh") if "pytest" in block]
     assert "\n" not in command
-    assert command in (ROOT / ".ci" / "run").read_text().splitlines()
+    lines = (ROOT / ".ci" / "run").read_text().splitlines()
+    start = lines.index(command)
+    assert lines[start - 1 : start + 3] == ["readme_tests() {", command, "}", "readme_tests || exit 1"]
 
 
 def test_the_main_command_is_one_line_that_installs_and_runs_a_config_that_exists():
