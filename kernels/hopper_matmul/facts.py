@@ -104,18 +104,16 @@ class Facts:
             self.out_view = is_view & needs_view(out_stored, self.out_swizzle, out_size)
         ring_bytes = aligned(stages * tile_m * tile_k * size) + aligned(stages * tile_k * tile_n * size)
         self.pieces = (wg_m // epi_m) * (wg_n // epi_n)
-        own_pieces = (wg_m * wg_n) // (epi_m * epi_n)
-        if is_exchanged is not False:
-            own_pieces = -(-own_pieces // ctas)
-        slots = lesser(own_pieces, 2)
-        epilogue_bytes = aligned(wgs * slots * epi_m * epi_n * out_size)
-        barriers = 2 * stages + 2 * scopes.is_union
         self.exchange_columns = chosen(swap_ab, epi_m, epi_n)
+        own_pieces = (wg_m * wg_n) // (epi_m * epi_n)
+        barriers = 2 * stages + 2 * scopes.is_union
         self.exchange_groups = exchange_bytes = 0
         if is_exchanged is not False:  # one configuration without an exchange has no more to know
+            own_pieces = -(-own_pieces // ctas)
             self.exchange_groups = groups = wgs * (own_pieces + (own_pieces == 0)) * is_exchanged
             exchange_bytes = aligned(groups * (ctas - 1) * epi_m * epi_n * PART_BYTES)
             barriers = barriers + groups + wgs * is_exchanged
+        epilogue_bytes = aligned(wgs * lesser(own_pieces, 2) * epi_m * epi_n * out_size)
         overlap = lesser(ring_bytes, epilogue_bytes) * scopes.shares_bytes
         self.smem_bytes = ring_bytes + epilogue_bytes - overlap + exchange_bytes + BARRIER_BYTES * barriers
         self.compute_registers = registers_for_compute(config.memory_registers, wgs)

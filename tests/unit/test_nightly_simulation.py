@@ -38,6 +38,6 @@ def test_a_thousand_entries_are_decided_within_two_seconds(simulation):
 def test_two_real_nights_with_nothing_changed_leave_time_in_four_minutes(simulation):
     decisions, (least_s, most_s) = simulation.replayed()
     assert {one.verdict for one in decisions.values()} == {"unchanged"}
-    # On the record 12 were raced again, in 158 s; its samples are gone, and with them some doubt.
+    # On the record there were 12 further races, and 158 s; its samples are gone, and with them some doubt.
     assert sum(one.ask > 0 for one in decisions.values()) == 0
     assert 138 < least_s <= most_s < 158
