@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hopper_matmul.facts import Facts, chosen
-from hopper_matmul.geometry import COMPUTED, is_computed
+from hopper_matmul.geometry import CANNOT_FOLD, COMPUTED, cannot_fold, is_computed
 from hopper_matmul.jax_versions import is_plane_asserted, no_turned_store
 from hopper_matmul.rules import Rule, rule
 
@@ -48,7 +48,7 @@ def _is_unshared(f: Facts) -> Any:
     """Whether a tile cannot be cut into equal parts for the CTAs of the cluster that share it."""
     if isinstance(f.cluster_size, int) and f.cluster_size == 1:  # one configuration; an array goes on
         return False
-    return (_is_shared(f, f.c.cluster_n, f.lhs_tile, f.lhs_view) == 0) | (
+    return (_is_shared(f, f.c.cluster_n, (f.lhs_box_rows, f.lhs_tile[1]), f.lhs_view) == 0) | (
         _is_shared(f, f.c.cluster_m, f.rhs_tile, f.rhs_view) == 0
     )
 
@@ -139,18 +139,23 @@ def _view_message(f: Facts) -> str:
 
 def _multicast_message(f: Facts) -> str:
     """Returns what the first copy that cannot be shared is refused with: the lhs is copied first."""
-    tile, parts, stored, is_view = f.lhs_tile, f.c.cluster_n, f.lhs_stored, f.lhs_view
-    batch = f.p.lhs_batch
+    tile, parts, stored, is_view = (
+        (f.lhs_box_rows, f.lhs_tile[1]),
+        f.c.cluster_n,
+        f.lhs_stored,
+        f.lhs_view,
+    )
+    indices = (f.p.lhs_batch > 1) + (f.c.edges == "fold")
     if _is_shared(f, parts, tile, is_view):
         tile, parts, stored, is_view = f.rhs_tile, f.c.cluster_m, f.rhs_stored, f.rhs_view
-        batch = f.p.rhs_batch
+        indices = (f.p.rhs_batch > 1) * 1
     blocks = (tile[0] // 8, tile[1] // f.swizzle_columns)
     in_memory = (-(-stored[0] // 8), -(-stored[1] // f.swizzle_columns))
     # A dimension of one block, of a matrix that has but one, is dropped.
     shape = [one for one, there in zip(blocks, in_memory, strict=True) if one > 1 or there > 1]
     shape = [tile[0], f.swizzle_columns] if is_view else [*shape, 8, f.swizzle_columns]
     return (
-        f"None of the leading dimensions in the transformed slice shape {[1] * (batch > 1) + shape} is divisible"
+        f"None of the leading dimensions in the transformed slice shape {[1] * indices + shape} is divisible"
         f" by the collective size {parts}"
     )
 
@@ -176,6 +181,15 @@ _TRACE_RULES: tuple[Rule, ...] = (
         lambda f: f.p.describe(),
         COMPUTED,
         lambda f: f"this kernel does not compute {f.p.describe()}",
+    ),
+    rule(
+        "fold",
+        "trace",
+        "ValueError",
+        lambda f: cannot_fold(f.p, f.c),
+        lambda f: (f.c.tile_m, f.c.tile_n, f.c.epi_m, f.c.split_k),
+        "pad, view, or what the message says",
+        CANNOT_FOLD,
     ),
     rule(
         "view",
@@ -378,9 +392,9 @@ _LOWER_RULES = (
         "lower",
         "ValueError",
         lambda f: (
-            (f.lhs_tile[0] > chosen(f.lhs_view, 256, 2048)) | (f.rhs_tile[0] > chosen(f.rhs_view, 256, 2048))
+            (f.lhs_box_rows > chosen(f.lhs_view, 256, 2048)) | (f.rhs_tile[0] > chosen(f.rhs_view, 256, 2048))
         ),
-        lambda f: (f.lhs_tile[0], f.rhs_tile[0]),
+        lambda f: (f.lhs_box_rows, f.rhs_tile[0]),
         "2048 rows of tiles, 256 of what is viewed",
         "Async copies only support copying <=256 elements along each dimension",
     ),

@@ -12,9 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from hopper_matmul.config import Config
+from hopper_matmul.config import Config, Edges
 from hopper_matmul.facts import chosen, lesser
-from hopper_matmul.geometry import filled_columns, needs_view, odd_matrices, swizzle_of
+from hopper_matmul.geometry import (
+    filled_columns,
+    foldable_rows,
+    needs_view,
+    odd_matrices,
+    stored_matrices,
+    swizzle_of,
+)
 from hopper_matmul.hardware import Device
 from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
 from hopper_matmul.rates import Rates, rates_of
@@ -218,13 +225,25 @@ def _loads(p: Problem, c: Any, wg_m: Any, wg_n: Any, size: int) -> tuple[Any, An
     lhs_columns = c.tile_k if lhs_is_upright else wg_m
     rhs_columns = wg_n if rhs_is_upright else c.tile_k
     swizzle = lesser(swizzle_of(lhs_columns * size), swizzle_of(rhs_columns * size))
+    is_view, is_folded = (c.edges == "view") * 1, (c.edges == "fold") * 1
+    folds = foldable_rows(p)
     copies: Any = 0
-    for stored, columns in (
-        ((p.m, p.k) if lhs_is_upright else (p.k, p.m), c.tile_k if lhs_is_upright else c.tile_m),
-        ((p.k, p.n) if rhs_is_upright else (p.n, p.k), c.tile_n if rhs_is_upright else c.tile_k),
+    for stored, columns, each, is_fold_viewed in (
+        (
+            (p.m, p.k) if lhs_is_upright else (p.k, p.m),
+            c.tile_k if lhs_is_upright else c.tile_m,
+            1 + is_folded * (folds - 1),
+            is_folded * needs_view((p.m // folds, p.k), swizzle, size),
+        ),
+        (
+            (p.k, p.n) if rhs_is_upright else (p.n, p.k),
+            c.tile_n if rhs_is_upright else c.tile_k,
+            1,
+            0 if rhs_is_upright else is_folded,
+        ),
     ):
-        is_viewed = (c.edges == "view") * needs_view(stored, swizzle, size)
-        copies = copies + chosen(is_viewed, columns * size / swizzle, 1)
+        is_viewed = is_view * needs_view(stored, swizzle, size) + is_fold_viewed
+        copies = copies + each * chosen(is_viewed > 0, columns * size / swizzle, 1)
     return swizzle, copies
 
 
@@ -267,23 +286,27 @@ def _add_us(p: Problem, stored_parts: Any, rates: Rates) -> Any:
 
 
 def padding_us(problem: Problem, edges: Any, rates: Rates) -> Any:
-    """Returns what the copies of odd matrices take: of all, or where they are viewed of those of unfilled rows."""
-    padded, viewed = _copied(problem)
-    copies = chosen(edges == "pad", padded[0], viewed[0])
-    return copies * rates.pad_us + chosen(edges == "pad", padded[1], viewed[1]) / rates.pad_bytes
+    """Returns what the copies of odd matrices take, by `Config.edges`."""
+    took_us: Any = 0.0
+    for name, (copies, copied_bytes) in _copied(problem).items():
+        took_us = took_us + (edges == name) * (copies * rates.pad_us + copied_bytes / rates.pad_bytes)
+    return took_us
 
 
 @functools.lru_cache(maxsize=64)
-def _copied(problem: Problem) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Returns the copies and the bytes that they move of padding all odd matrices, and of viewing them."""
-    odd = odd_matrices(problem)
-    unfilled = [
-        ((rows, columns), size, count)
-        for (rows, columns), size, count in odd
-        if columns != filled_columns(columns, size)
-    ]
-    padded, viewed = (
-        (len(copied), sum(2 * count * rows * columns * size for (rows, columns), size, count in copied))
-        for copied in (odd, unfilled)
-    )
-    return padded, viewed
+def _copied(problem: Problem) -> dict[Edges, tuple[int, int]]:
+    """Returns the copies and the bytes that they move: of all odd matrices, or where they are viewed of those of rows
+    that do not fill 16 bytes, and without the result where it is folded, for which a row-major rhs is copied.
+    """
+    lhs, rhs, _ = matrices = stored_matrices(problem)
+    unfilled = [matrix for matrix in matrices if matrix[0][1] != filled_columns(matrix[0][1], matrix[1])]
+    of_fold = [matrix for matrix in unfilled if matrix is lhs]
+    of_fold += [rhs] if problem.layout[1] == "n" or rhs in unfilled else []
+    copied: dict[Edges, list[Any]] = {"pad": odd_matrices(problem), "view": unfilled, "fold": of_fold}
+    return {
+        edges: (
+            len(copies),
+            sum(2 * count * rows * columns * size for (rows, columns), size, count in copies),
+        )
+        for edges, copies in copied.items()
+    }

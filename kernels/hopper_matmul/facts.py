@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hopper_matmul.geometry import needs_view, registers_for_compute, swizzle_of
+from hopper_matmul.geometry import foldable_rows, needs_view, registers_for_compute, swizzle_of
 from hopper_matmul.hardware import REGISTERS_PER_SM, SMEM_ALIGNMENT_BYTES, THREADS_PER_WARPGROUP, Device
 from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
 
@@ -36,6 +36,7 @@ class Facts:
         "first_k_of_last_part",
         "is_exchanged",
         "is_stored_in_parts",
+        "lhs_box_rows",
         "lhs_columns",
         "lhs_stored",
         "lhs_tile",
@@ -102,6 +103,16 @@ class Facts:
             self.rhs_view = is_view & needs_view(self.rhs_stored, self.swizzle, size)
             out_stored = (chosen(lies_turned, n, m), chosen(lies_turned, m, n))
             self.out_view = is_view & needs_view(out_stored, self.out_swizzle, out_size)
+        self.lhs_box_rows = self.lhs_tile[0]
+        is_folded = config.edges == "fold"
+        if is_folded is not False:  # one configuration without a fold has no more to know
+            folds = foldable_rows(problem)
+            self.lhs_stored = chosen(is_folded, m // folds, self.lhs_stored[0]), self.lhs_stored[1]
+            self.lhs_box_rows = chosen(is_folded, self.lhs_tile[0] // folds, self.lhs_tile[0])
+            self.lhs_view |= is_folded & needs_view(self.lhs_stored, self.swizzle, size)
+            if not rhs_is_upright:
+                self.rhs_view |= is_folded & needs_view(self.rhs_stored, self.swizzle, size)
+            self.out_view |= is_folded
         ring_bytes = aligned(stages * tile_m * tile_k * size) + aligned(stages * tile_k * tile_n * size)
         self.pieces = (wg_m // epi_m) * (wg_n // epi_n)
         self.exchange_columns = chosen(swap_ab, epi_m, epi_n)

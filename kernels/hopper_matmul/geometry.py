@@ -6,9 +6,11 @@ The functions at the top are plain arithmetic: `legality` evaluates the same one
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
+from typing import Any
 
-from hopper_matmul.config import Config, Dimension, Edges
+from hopper_matmul.config import Config, Dimension
 from hopper_matmul.hardware import Device
 from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
 
@@ -60,16 +62,54 @@ def needs_view(shape, swizzle_bytes, itemsize_bytes):
     return (rows != shape[0]) | (columns != filled_columns(shape[1], itemsize_bytes))
 
 
-def odd_matrices(problem: Problem) -> list[tuple[Pair, int, int]]:
-    """Returns what TMA cannot clip to blocks of 8 rows by 128 bytes: size, bytes of an element, how many there are."""
+def rows_that_fill(columns: int, itemsize_bytes: int) -> int:
+    """Returns how many rows of a matrix, side by side, fill 16 bytes: 1, 2, 4 or 8."""
+    return 16 // math.gcd(16, columns * itemsize_bytes)
+
+
+def foldable_rows(problem: Problem) -> int:
+    """Returns how many rows of the result lie side by side where `Config.edges` is "fold"; 1: it cannot be."""
+    rows = rows_that_fill(problem.n, ITEMSIZE_BYTES[problem.out_dtype])
+    return rows if problem.layout[0] == "n" and problem.m % rows == 0 else 1
+
+
+CANNOT_FOLD = (
+    "edges: fold wants a row-major lhs, a result of whose rows 2, 4 or 8 fill 16 bytes side by side and divide m,"
+    " tile_m a multiple of 8 times these, tile_n at most n, a fold's rows of the tile and epi_m such that one divides"
+    " the other, and no parts of k that a second kernel adds"
+)
+
+
+def cannot_fold(p: Problem, c: Any) -> Any:
+    """Whether `Config.edges` is "fold" and the result cannot be stored so.
+
+    A warpgroup's piece is stored by the rows of one fold, or by several folds one after the other.
+    """
+    is_folded = c.edges == "fold"
+    if is_folded is False:  # one configuration; an array goes on
+        return False
+    rows = foldable_rows(p)
+    of_a_fold = c.tile_m // rows
+    is_whole = (c.epi_m % (of_a_fold + (of_a_fold == 0)) == 0) | (of_a_fold % c.epi_m == 0)
+    is_apart = (c.tile_m % (8 * rows) != 0) | (c.tile_n > p.n) | (is_whole == 0)
+    is_elsewhere = (c.split_k > 1) & (c.combine == "kernel")
+    return is_folded & ((rows == 1) | is_apart | is_elsewhere)
+
+
+def stored_matrices(problem: Problem) -> tuple[tuple[Pair, int, int], ...]:
+    """Returns lhs, rhs and result as they lie in memory: size, bytes of an element, how many there are."""
     size, out_size = ITEMSIZE_BYTES[problem.lhs_dtype], ITEMSIZE_BYTES[problem.out_dtype]
     lhs, rhs = (problem.m, problem.k), (problem.k, problem.n)
-    matrices = (
+    return (
         (lhs if problem.layout[0] == "n" else lhs[::-1], size, problem.lhs_batch),
         (rhs if problem.layout[1] == "n" else rhs[::-1], size, problem.rhs_batch),
         ((problem.m, problem.n), out_size, problem.batch),
     )
-    return [matrix for matrix in matrices if padded(matrix[0], 128, matrix[1]) != matrix[0]]
+
+
+def odd_matrices(problem: Problem) -> list[tuple[Pair, int, int]]:
+    """Returns those of `stored_matrices` that TMA cannot clip to blocks of 8 rows by 128 bytes."""
+    return [one for one in stored_matrices(problem) if padded(one[0], 128, one[1]) != one[0]]
 
 
 def registers_for_compute(memory_registers, compute_wgs):
@@ -84,12 +124,13 @@ class Matrix:
     """A matrix in device memory and how its tiles pass through SMEM, all in rows and columns as they lie in memory.
 
     Attributes:
-        stored: Its size as the caller has it.
+        stored: Its size as the caller has it, or that of one fold.
         tile: What a CTA loads, or a warpgroup stages, at a time.
         part: What a warpgroup reads of a tile.
         k_is_columns: Whether its columns run along k: then a warpgroup reads panel after panel, else its own.
         swizzle_bytes: Of the tile in SMEM.
-        edges: See `Config.edges`.
+        is_viewed: Whether TMA sees its tiles in panels: blocks of whole columns of a swizzle.
+        folds: So many rows of the caller's matrix are one of each fold, and a tile is made of as many rows of each.
     """
 
     stored: Pair
@@ -98,28 +139,29 @@ class Matrix:
     k_is_columns: bool
     swizzle_bytes: int
     itemsize_bytes: int
-    edges: Edges
+    is_viewed: bool
+    folds: int = 1
 
     @property
     def swizzle_columns(self) -> int:
         return self.swizzle_bytes // self.itemsize_bytes
 
     @property
-    def is_viewed(self) -> bool:
-        """Whether TMA sees its tiles in panels: blocks of whole columns of a swizzle."""
-        return self.edges == "view" and bool(needs_view(self.stored, self.swizzle_bytes, self.itemsize_bytes))
-
-    @property
     def shape(self) -> Pair:
-        """Its size once it is padded to what TMA takes."""
+        """Its size, or that of one fold, once it is padded to what TMA takes."""
         if self.is_viewed:
             return self.stored[0], filled_columns(self.stored[1], self.itemsize_bytes)
         return padded(self.stored, self.swizzle_bytes, self.itemsize_bytes)
 
     @property
     def panels(self) -> int:
-        """Copies that bring one tile."""
+        """Panels of a tile."""
         return self.tile[1] // self.swizzle_columns if self.is_viewed else 1
+
+    @property
+    def copies(self) -> int:
+        """Copies that bring one tile."""
+        return self.panels * self.folds
 
     @property
     def buffer(self) -> tuple[int, ...]:
@@ -218,30 +260,83 @@ class Geometry:
         return self.config.swap_ab and self.stores_parts
 
     @property
+    def is_folded(self) -> bool:
+        """Whether rows of the result lie side by side where it is stored, see `Config.edges`."""
+        return self.config.edges == "fold"
+
+    @property
+    def folds(self) -> int:
+        """Rows that lie side by side.
+
+        Row i of the result is row i // folds of fold i % folds. A tile holds them fold by fold, for it loads the lhs
+        so: then a fold's rows of it are a box in memory, of rows that fill 16 bytes.
+        """
+        return foldable_rows(self.problem) if self.is_folded else 1
+
+    @property
+    def fold_rows(self) -> int:
+        """Rows of a tile that are of one fold."""
+        return self.config.tile_m // self.folds
+
+    @property
     def lhs(self) -> Matrix:
         """The lhs in memory."""
         p, c = self.problem, self.config
-        shape, tile, part = (p.m, p.k), (c.tile_m, c.tile_k), (self.wg_m, c.tile_k)
-        return self._operand(shape, tile, part, is_turned=p.layout[0] == "t", k_is_columns=p.layout[0] == "n")
+        shape, tile, part = (p.m // self.folds, p.k), (c.tile_m, c.tile_k), (self.wg_m, c.tile_k)
+        is_upright = p.layout[0] == "n"
+        return self._operand(
+            shape,
+            tile,
+            part,
+            is_turned=not is_upright,
+            k_is_columns=is_upright,
+            has_view=c.edges != "pad",
+            folds=self.folds,
+        )
 
     @property
     def rhs(self) -> Matrix:
         """The rhs in memory."""
         p, c = self.problem, self.config
-        shape, tile, part = (p.k, p.n), (c.tile_k, c.tile_n), (c.tile_k, self.wg_n)
-        return self._operand(shape, tile, part, is_turned=p.layout[1] == "t", k_is_columns=p.layout[1] == "t")
+        is_turned = p.layout[1] == "t"
+        has_ends = self.is_folded and not is_turned  # copied so that its last tile ends where n does
+        shape, tile, part = (
+            (p.k, self.tiles_n * c.tile_n if has_ends else p.n),
+            (c.tile_k, c.tile_n),
+            (c.tile_k, self.wg_n),
+        )
+        return self._operand(
+            shape,
+            tile,
+            part,
+            is_turned=is_turned,
+            k_is_columns=is_turned,
+            has_view=c.edges == "view" or (self.is_folded and is_turned),
+        )
 
-    def _operand(self, shape: Pair, tile: Pair, part: Pair, *, is_turned: bool, k_is_columns: bool) -> Matrix:
+    def _operand(
+        self,
+        shape: Pair,
+        tile: Pair,
+        part: Pair,
+        *,
+        is_turned: bool,
+        k_is_columns: bool,
+        has_view: bool,
+        folds: int = 1,
+    ) -> Matrix:
         if is_turned:
             shape, tile, part = shape[::-1], tile[::-1], part[::-1]
+        itemsize_bytes = ITEMSIZE_BYTES[self.problem.lhs_dtype]
         return Matrix(
             stored=shape,
             tile=tile,
             part=part,
             k_is_columns=k_is_columns,
             swizzle_bytes=self.swizzle_bytes,
-            itemsize_bytes=ITEMSIZE_BYTES[self.problem.lhs_dtype],
-            edges=self.config.edges,
+            itemsize_bytes=itemsize_bytes,
+            is_viewed=has_view and bool(needs_view(shape, self.swizzle_bytes, itemsize_bytes)),
+            folds=folds,
         )
 
     @property
@@ -252,16 +347,27 @@ class Geometry:
     @property
     def sums(self) -> Matrix:
         """One plane of what the kernel stores."""
-        shape, tile = (self.problem.m, self.problem.n), self.epilogue_tile
+        shape, tile = (self.problem.m // self.folds, self.problem.n), self.epilogue_tile
+        shape = shape[::-1] if self.lies_turned else shape
+        itemsize_bytes = ITEMSIZE_BYTES[self.sums_dtype]
+        is_odd = bool(needs_view(shape, self.epilogue_swizzle_bytes, itemsize_bytes))
         return Matrix(
-            stored=shape[::-1] if self.lies_turned else shape,
+            stored=shape,
             tile=tile,
             part=tile,
             k_is_columns=False,
             swizzle_bytes=self.epilogue_swizzle_bytes,
-            itemsize_bytes=ITEMSIZE_BYTES[self.sums_dtype],
-            edges=self.config.edges,
+            itemsize_bytes=itemsize_bytes,
+            # A fold begins at any column, which blocks of a swizzle's columns do not.
+            is_viewed=self.is_folded or (self.config.edges == "view" and is_odd),
         )
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        """What the kernel stores: its planes, if several, of rows as they lie in memory."""
+        rows, columns = self.sums.shape
+        matrix = (rows, self.folds * self.problem.n) if self.is_folded else (rows, columns)
+        return matrix if self.planes == 1 else (self.planes, *matrix)
 
     @property
     def epilogue_tile(self) -> tuple[int, int]:
@@ -283,6 +389,11 @@ class Geometry:
         return -(-self.problem.n // (self.config.tile_n * self.config.cluster_n))
 
     @property
+    def tiles_n(self) -> int:
+        """Tiles along n, but for those of a cluster that lie outside."""
+        return -(-self.problem.n // self.config.tile_n)
+
+    @property
     def cluster_tiles(self) -> int:
         return self.cluster_tiles_m * self.cluster_tiles_n * self.planes
 
@@ -293,6 +404,8 @@ class Geometry:
         TMA drops what is stored outside, but is not given the index of such a dimension.
         """
         c, p, sums = self.config, self.problem, self.sums
+        if self.is_folded and self.cluster_tiles_n * c.cluster_n > self.tiles_n:
+            return True  # the last tile ends where n does, so that one more would be stored over it
         is_single = (sums.shape[0] <= 8, sums.shape[1] <= sums.swizzle_columns)
         single_m, single_n = is_single[::-1] if self.lies_turned else is_single
         over_m = self.cluster_tiles_m * c.cluster_m * c.tile_m - p.m
@@ -331,6 +444,15 @@ class Geometry:
         """Returns where it lies in a warpgroup's accumulator."""
         at = self.piece_at(piece)
         return at[::-1] if self.config.swap_ab else at
+
+    @property
+    def stored_rows(self) -> int:
+        """Rows of a piece that are stored at a time: all, or as many as are of one fold."""
+        return min(self.config.epi_m, self.fold_rows) if self.is_folded else self.config.epi_m
+
+    @property
+    def stores_of_piece(self) -> int:
+        return self.config.epi_m // self.stored_rows
 
     @property
     def own_pieces(self) -> int:

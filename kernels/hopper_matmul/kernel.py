@@ -18,7 +18,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from hopper_matmul.allocation import WG_AXIS, buffer_types, enter, named_refs, scope_types, scopes_at
 from hopper_matmul.config import Config
-from hopper_matmul.geometry import COMPUTED, Geometry, is_computed
+from hopper_matmul.geometry import CANNOT_FOLD, COMPUTED, Geometry, Matrix, cannot_fold, is_computed
 from hopper_matmul.hardware import Device
 from hopper_matmul.leading import flattened
 from hopper_matmul.problem import Problem
@@ -45,6 +45,8 @@ def build(
     """
     if not is_computed(problem):
         raise ValueError(f"this kernel does not compute {problem.describe()}; it computes {COMPUTED}")
+    if cannot_fold(problem, config):
+        raise ValueError(CANNOT_FOLD)
     geometry = Geometry(problem=problem, config=config, device=device)
     for matrix in (geometry.lhs, geometry.rhs, geometry.sums):
         matrix.check_view()
@@ -55,9 +57,7 @@ def build(
     scratch = [scope for scope in config.scopes.scopes if scope.place == "scratch"]
     kernel = plgpu.kernel(
         functools.partial(_kernel_body, geometry, config.pdl and interpret is None, by_table),
-        out_type=jax.ShapeDtypeStruct(
-            (*(() if geometry.planes == 1 else (geometry.planes,)), *geometry.sums.shape), geometry.sums_dtype
-        ),
+        out_type=jax.ShapeDtypeStruct(geometry.out_shape, geometry.sums_dtype),
         scratch_types=scope_types(geometry, scratch[0]) if scratch else (),
         grid=(geometry.grid_clusters,),
         grid_names=(CLUSTER_GRID_AXIS,),
@@ -72,17 +72,37 @@ def build(
 
     def product(lhs: jax.Array, rhs: jax.Array, *table: jax.Array) -> jax.Array:
         lhs, rhs, shape = flattened(problem, lhs, rhs)
-        sums = kernel(_padded_to(lhs, geometry.lhs.shape), _padded_to(rhs, geometry.rhs.shape), *table)
+        sums = kernel(
+            _as_loaded(geometry, lhs, geometry.lhs), _as_loaded(geometry, rhs, geometry.rhs), *table
+        )
         result = _result(geometry, sums)
         return result if result.shape == shape else result.reshape(shape)
 
     return product
 
 
-def _padded_to(operand: jax.Array, shape: tuple[int, int]) -> jax.Array:
-    """Returns the operand with zeros after its rows and columns; itself where it has that shape."""
-    edges = [(0, wanted - size) for wanted, size in zip(shape, operand.shape[-2:], strict=True)]
-    return jnp.pad(operand, [(0, 0)] * (operand.ndim - 2) + edges)
+def _as_loaded(geometry: Geometry, operand: jax.Array, matrix: Matrix) -> jax.Array:
+    """Returns the operand as the kernel loads it: (rows, columns), after the batch if any; itself where it is that.
+
+    Folded, it is (rows, folds, columns). Zeros come after its rows and columns where it is padded.
+    """
+    rows, columns = matrix.shape
+    if matrix.folds > 1:
+        operand = operand.reshape(*operand.shape[:-2], -1, matrix.folds, operand.shape[-1])
+        return _padded_to(operand, (rows, matrix.folds, columns))
+    if geometry.is_folded and operand.shape[-1] == geometry.problem.n and not matrix.k_is_columns:
+        # Whole tiles, of which the last ends where n does.
+        whole = (geometry.tiles_n - 1) * geometry.config.tile_n
+        last = operand[..., geometry.problem.n - geometry.config.tile_n :]
+        operand = jnp.concatenate([operand[..., :whole], last], axis=-1)
+    return _padded_to(operand, (rows, columns))
+
+
+def _padded_to(operand: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Returns the operand with zeros after its last dimensions; itself where they have that shape."""
+    leading = operand.ndim - len(shape)
+    edges = [(0, wanted - size) for wanted, size in zip(shape, operand.shape[leading:], strict=True)]
+    return jnp.pad(operand, [(0, 0)] * leading + edges)
 
 
 def _result(geometry: Geometry, sums: jax.Array) -> jax.Array:
@@ -96,6 +116,8 @@ def _result(geometry: Geometry, sums: jax.Array) -> jax.Array:
         sums = functools.reduce(
             jnp.add, sums.reshape(geometry.config.split_k, *batch, *geometry.sums.shape)
         ).astype(problem.out_dtype)
+    if geometry.is_folded:
+        return sums.reshape(*sums.shape[:-2], problem.m, problem.n)
     if geometry.lies_turned:
         sums = jnp.swapaxes(sums, -1, -2)
     return sums[..., : problem.m, : problem.n]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,9 +45,9 @@ def _facing(is_turned: bool, tile: Any) -> Any:
     return tile.transpose((1, 0)) if is_turned else tile
 
 
-def _in_plane(plane: Any, rows: Any, columns: Any) -> tuple[Any, ...]:
-    """Returns the index of rows and columns in a stack of matrices, or in the only one, whose plane is None."""
-    return (rows, columns) if plane is None else (plane, rows, columns)
+def _in_plane(plane: Any, *index: Any) -> tuple[Any, ...]:
+    """Returns an index of rows and columns in a stack of matrices, or in the only one, whose plane is None."""
+    return index if plane is None else (plane, *index)
 
 
 def _next_slot(slot: jax.Array, stages: int) -> jax.Array:
@@ -79,12 +80,14 @@ def _load_steps(geometry: Geometry, operands: Operands, refs: dict[str, Any], ti
     lhs_ring, rhs_ring = refs["ring_view"]
     full, consumed = refs["barriers"]["full"], refs["barriers"]["consumed"]
     is_lhs_turned, is_rhs_turned = (letter == "t" for letter in geometry.problem.layout)
+    is_rhs_copied = geometry.is_folded and not is_rhs_turned  # as whole tiles
     batch = geometry.problem.batch
     product = lax.rem(tile.plane, batch) if geometry.stores_parts else tile.plane
     part = lax.div(tile.plane, batch) if geometry.stores_parts else 0
     part = lax.axis_index(PARTS_AXIS) if geometry.exchanges_parts else part
     first_step = part * geometry.k_steps
-    first_row, first_column = tile.m_index * config.tile_m, tile.n_index * config.tile_n
+    first_row = tile.m_index * geometry.fold_rows
+    first_column = tile.n_index * config.tile_n if is_rhs_copied else _first_column(geometry, tile)
     lhs_product = product if geometry.problem.lhs_batch > 1 else None
     rhs_product = product if geometry.problem.rhs_batch > 1 else None
     load_lhs = functools.partial(
@@ -115,16 +118,28 @@ def _load_tile(
     row: jax.Array,
     column: jax.Array,
 ) -> None:
-    """Copies the tile that starts at a row and a column into a slot of the ring, panel by panel if it is viewed."""
-    width = matrix.tile[1] // matrix.panels
-    for panel in range(matrix.panels):
-        rows, columns = pl.ds(row, matrix.tile[0]), pl.ds(column + panel * width, width)
+    """Copies the tile that starts at a row, of each fold, and a column into a slot of the ring.
+
+    That is one copy, or one for each panel of a view and each fold.
+    """
+    width, height = matrix.tile[1] // matrix.panels, matrix.tile[0] // matrix.folds
+    for panel, fold in itertools.product(range(matrix.panels), range(matrix.folds)):
+        rows, columns = pl.ds(row, height), pl.ds(column + panel * width, width)
+        index = (rows, columns) if matrix.folds == 1 else (rows, fold, columns)
+        place = buffer.at[panel] if matrix.is_viewed else buffer
         plgpu.copy_gmem_to_smem(
-            source.at[_in_plane(product, rows, columns)],
-            buffer.at[panel] if matrix.is_viewed else buffer,
+            source.at[_in_plane(product, *index)],
+            place if matrix.folds == 1 else place.at[pl.ds(fold * height, height)],
             barrier,
             collective_axes=shared_along,
         )
+
+
+def _first_column(geometry: Geometry, tile: Tile) -> Any:
+    """Returns where a tile begins along n: folded, the last one ends where n does."""
+    column = tile.n_index * geometry.config.tile_n
+    last = geometry.problem.n - geometry.config.tile_n
+    return lax.min(column, jnp.int32(last)) if geometry.is_folded else column
 
 
 def _await_peers(geometry: Geometry, refs: dict[str, Any]) -> None:
@@ -259,23 +274,30 @@ def _store_piece(
     config = geometry.config
     wg = lax.axis_index(WG_AXIS)
     plane = tile.plane if geometry.planes > 1 else None
-    first_row = tile.m_index * config.tile_m + (wg * geometry.wg_m if geometry.splits("m") else 0)
-    first_column = tile.n_index * config.tile_n + (wg * geometry.wg_n if geometry.splits("n") else 0)
+    tile_row, own_row = tile.m_index * config.tile_m, wg * geometry.wg_m if geometry.splits("m") else 0
+    first_row = tile_row + own_row
+    first_column = _first_column(geometry, tile) + (wg * geometry.wg_n if geometry.splits("n") else 0)
     is_turned = config.swap_ab and not geometry.lies_turned  # on its way through SMEM
     turn = piece // geometry.exchanging_ctas  # among the pieces that this CTA stores
     place = (wg, turn % geometry.epilogue_slots)
     # Where stores are left out, how many are in flight is not known here; nor is it at a tile's start, since the tile
     # before may have ended in either slot.
     in_flight = 0 if geometry.has_pieces_outside or turn == 0 else geometry.epilogue_slots - 1
-    plgpu.wait_smem_to_gmem(in_flight, wait_read_only=True)
+    plgpu.wait_smem_to_gmem(in_flight * geometry.stores_of_piece, wait_read_only=True)
     rows, columns = geometry.piece_at(piece)
     own = sums[geometry.piece_in_sums(piece)]
     if geometry.exchanges_parts:
         own = own_sums(geometry, refs, own, piece).astype(geometry.sums_dtype)
     _facing(is_turned, refs["epilogue"].at[place])[...] = own
     plgpu.commit_smem()
-    out_rows = pl.ds(first_row + rows.start, config.epi_m)
-    out_columns = pl.ds(first_column + columns.start, config.epi_n)
+    out_rows, out_columns = (
+        pl.ds(first_row + rows.start, config.epi_m),
+        pl.ds(first_column + columns.start, config.epi_n),
+    )
+    if geometry.is_folded:
+        staged = refs["epilogue_view"].at[place]
+        _store_folds(geometry, operands, tile, staged, own_row + rows.start, out_columns)
+        return
     copy = functools.partial(
         plgpu.copy_smem_to_gmem,
         refs["epilogue_view"].at[place],
@@ -286,3 +308,32 @@ def _store_piece(
         pl.when(is_inside)(copy)
     else:
         copy()
+
+
+def _store_folds(
+    geometry: Geometry, operands: Operands, tile: Tile, staged: Any, first_row: Any, columns: Any
+) -> None:
+    """Stores a staged piece, `Geometry.epilogue_tile`, from a row of its tile on: a fold's rows are a box in memory."""
+    plane = tile.plane if geometry.planes > 1 else None
+    height = geometry.stored_rows
+    for store in range(geometry.stores_of_piece):
+        fold, row = _div_rem(first_row + store * height, geometry.fold_rows)
+        rows = pl.ds(tile.m_index * geometry.fold_rows + row, height)
+        of_fold = pl.ds(fold * geometry.problem.n + columns.start, columns.size)
+        copy = functools.partial(
+            plgpu.copy_smem_to_gmem,
+            staged.at[pl.ds(store * height, height)],
+            operands.out.at[_in_plane(plane, rows, of_fold)],
+        )
+        if geometry.has_pieces_outside:
+            is_inside = (rows.start < geometry.sums.shape[0]) & (tile.n_index < geometry.tiles_n)
+            pl.when(is_inside)(copy)
+        else:
+            copy()
+
+
+def _div_rem(value: Any, divisor: int) -> tuple[Any, Any]:
+    """Returns quotient and remainder of what is not negative: a number, or traced."""
+    if isinstance(value, int):
+        return divmod(value, divisor)
+    return lax.div(value, jnp.int32(divisor)), lax.rem(value, jnp.int32(divisor))

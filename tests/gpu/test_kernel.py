@@ -146,6 +146,28 @@ SHARED = [
     ({"batch": 32, "broadcast": "rhs", "m": 3, "n": 1111, "k": 2048}, VIEWED | {"swap_ab": True}),
 ]
 
+# Odd rows of the result are stored where they belong, side by side, and its last tile ends where n does.
+FOLDED = [
+    ({"m": 512, "n": 1111, "k": 1024}, {"tile_m": 128, "tile_n": 128}),
+    ({"m": 1024, "n": 4097, "k": 512}, {"tile_m": 256, "tile_n": 128, "cluster_n": 2, "stages": 3}),
+    # 72 rows of a fold, and tiles of 16: the last one is cut; 9 tiles along n are 10 in clusters
+    ({"m": 576, "n": 1111, "k": 520}, {"cluster_m": 2, "cluster_n": 2, "tile_n": 128, "persistent": False}),
+    ({"m": 64, "n": 77, "k": 100}, {"tile_m": 64, "tile_n": 64, "compute_wgs": 1}),  # 8 rows of a fold
+    ({"m": 200, "n": 1111, "k": 2047, "layout": "nt"}, {"tile_m": 128, "tile_n": 192, "scopes": "union"}),
+    ({"m": 1000, "n": 514, "k": 1000, "layout": "nt"}, {"tile_m": 64, "tile_n": 128, "compute_wgs": 1}),
+    ({"m": 512, "n": 515, "k": 512, "out_dtype": "float32"}, {"epi_n": 32, "tile_n": 96}),
+    ({"batch": 3, "m": 256, "n": 516, "k": 512}, {"tile_m": 128, "tile_n": 128, "wg_split": "n"}),
+    (
+        {"m": 256, "n": 333, "k": 4096},
+        {"tile_m": 64, "tile_n": 128, "wg_split": "n", "split_k": 2, "combine": "cluster"},
+    ),
+    (
+        {"m": 512, "n": 1111, "k": 1024},
+        {"tile_m": 128, "tile_n": 128, "swap_ab": True, "wg_split": "n", "epi_m": 8},
+    ),
+]
+FOLDED = [(sizes, {"compute_wgs": 2} | knobs | {"edges": "fold"}) for sizes, knobs in FOLDED]
+
 
 def start(cases: list[dict]) -> subprocess.Popen:
     return subprocess.Popen(
@@ -227,6 +249,7 @@ FAMILIES = {
     "clusters": CLUSTERS,
     "batches": BATCHES,
     "odd": ODD,
+    "folded": FOLDED,
     "shared": SHARED,
 }
 

@@ -6,7 +6,8 @@ What that mode cannot do is checked on a GPU instead (tests/gpu/test_kernel.py):
   its row and of its column; that a row's peer does not arrive twice before the column's has arrived once follows from
   the data it waits for, half of which the CTA itself multicasts. Without that it can happen, and values go wrong.
 - A scope in the tile loop gets new memory for each tile, which a peer may then write before it is there.
-- It refuses to read bytes in one view that were written in the other (`edges: view`).
+- It refuses to read bytes in one view that were written in the other (`edges: view`, and what `fold` views of lhs and
+  rhs; a staged piece has one shape in both views, so that tests/helpers/interpret_case.py gives it one).
 - It has no stores to a peer's memory: tests/helpers/interpret_peers.py adds them.
 """
 
@@ -37,7 +38,14 @@ def interpreted(case: dict) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tests.helpers.interpret_case", json.dumps(case)],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'kernels'}", "JAX_PLATFORMS": "cpu"},
+        env=os.environ
+        | {
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'kernels'}",
+            "JAX_PLATFORMS": "cpu",
+            # A warpgroup that waits holds a thread of XLA's pool, of which there are as many as cores otherwise: on two
+            # cores a cluster, whose warpgroups wait for each other, hung.
+            "PJRT_NPROC": "16",
+        },
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
@@ -213,6 +221,30 @@ def test_a_cap_on_sms_leaves_the_others_idle():
 )
 def test_parts_of_k_are_added_up_in_a_cluster(knobs, problem, sm_count):
     result = interpret(sm_count=sm_count, knobs=knobs | {"combine": "cluster"}, problem=problem)
+    assert_right(result, problem.get("out_dtype", "bfloat16"))
+
+
+@pytest.mark.parametrize(
+    ("knobs", "problem", "sm_count"),
+    [
+        # 2 x 3 tiles on 2 CTAs; 8 rows of 131 elements fill 16 bytes side by side
+        ({}, {"m": 256, "n": 131}, 2),
+        # 24 rows of a fold in tiles of 16: the second tile is cut
+        ({}, {"m": 192, "n": 131}, 2),
+        # 3 tiles along n are 4 in clusters: nothing is stored of the fourth
+        ({"cluster_n": 2}, {"m": 256, "n": 131}, 4),
+        ({"cluster_m": 2, "persistent": False}, {"m": 512, "n": 65, "k": 128}, 4),
+        # 4 rows of 258 elements; columns shared out, a batch
+        ({"tile_m": 64, "tile_n": 128, "wg_split": "n"}, {"batch": 2, "m": 64, "n": 258}, 2),
+        # 16 rows of a fold, stored 8 at a time, turned
+        ({"swap_ab": True, "wg_split": "n", "tile_n": 128, "epi_m": 8}, {"m": 128, "n": 133}, 2),
+        ({"tile_m": 64, "compute_wgs": 1, "split_k": 2, "combine": "cluster"}, {"m": 64, "n": 77}, 4),
+        ({"epi_n": 32, "scopes": "union"}, {"m": 128, "n": 70, "out_dtype": "float32"}, 2),
+    ],
+    ids=str,
+)
+def test_a_folded_result_lies_where_it_belongs(knobs, problem, sm_count):
+    result = interpret(sm_count=sm_count, knobs=knobs | {"edges": "fold"}, problem=problem)
     assert_right(result, problem.get("out_dtype", "bfloat16"))
 
 

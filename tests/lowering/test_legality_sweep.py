@@ -2,18 +2,20 @@
 
 import dataclasses
 import random
+from collections import Counter
 
 import jax
 import pytest
 
 from autotune.evaluate.digest import module_digest
 from autotune.lint.config_audit import audit_configs, render
-from hopper_matmul.config import Config
+from hopper_matmul.config import KNOB_NAMES, Config
 from hopper_matmul.facts import Facts
 from hopper_matmul.hardware import KNOWN
 from hopper_matmul.kernel import build
 from hopper_matmul.legality import RULES, check
 from hopper_matmul.problem import Problem
+from hopper_matmul.random_variants import random_variant
 from hopper_matmul.reference import operand_types
 from hopper_matmul.scopes import PLANS, Scope, ScopePlan
 from hopper_matmul.target import TARGET, HopperMatmul
@@ -42,6 +44,22 @@ def test_check_agrees_with_lowering_on_random_configurations(seed):
     assert audit.legal > 0
     assert len(audit.refused) > 5
     assert audit.forgotten
+
+
+def test_check_agrees_with_lowering_on_folded_results():
+    # Of random configurations few can be folded: here most knobs are as they are by default, and the sizes are odd.
+    rng = random.Random(1)
+    found = Counter()
+    for _ in range(80):
+        drawn, config = random_variant(rng)
+        kept = {name: getattr(Config(), name) for name in KNOB_NAMES if rng.random() < 0.85}
+        config = dataclasses.replace(config, **kept | {"edges": "fold"})
+        n, layout = rng.choice([333, 1111, 4097, 514, 1036]), rng.choice(["nn", "nt", "nt", "tn"])
+        problem = dataclasses.replace(drawn, m=rng.choice([64, 512, 3000, 100]), n=n, layout=layout)
+        assert disagreement(problem, config) is None
+        rejections = check(problem, config, DEVICE)
+        found[rejections[0].rule if rejections else "legal"] += 1
+    assert found["legal"] > 10 < found["fold"]
 
 
 @pytest.mark.long
@@ -94,6 +112,7 @@ def test_audit_finds_a_rule_that_is_missing():
 # One configuration for each rule, broken alone or first, so that no rule is there for nothing.
 BREAKERS = {
     "problem": {"problem": {"scales": "per_tensor"}},
+    "fold": {"edges": "fold"},
     "view": {"problem": {"n": 1000}, "edges": "view"},
     "threads": {"compute_wgs": 16, "tile_m": 1024},
     "swizzle": {"tile_k": 8},

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hopper_matmul.config import Config
-from hopper_matmul.cost import STEPS, explain, predicted_us, soft_max
+from hopper_matmul.cost import STEPS, explain, padding_us, predicted_us, soft_max
 from hopper_matmul.hardware import device_named
 from hopper_matmul.heuristic import heuristic_configs
 from hopper_matmul.problem import Problem
@@ -218,6 +218,20 @@ def test_odd_matrices_cost_their_copies_unless_they_are_viewed():
     # Rows of 8,200 bytes do not fill 16, so both copy; K-major operands of whole rows copy nothing.
     assert padded >= viewed > 0
     assert explain(problem(4096, 4096, 4096), Config(edges="pad"), DEVICE).terms_us["pad"] == 0
+
+
+def test_a_folded_result_costs_no_copy():
+    # 34 MB of result and 33 MB of rhs are read and written by the padded one, and the lhs has whole rows.
+    p = problem(4096, 4100, 4096)
+    rates = rates_of(DEVICE)
+    saved_us = padding_us(p, "pad", rates) - padding_us(p, "fold", rates)
+    assert saved_us == pytest.approx(rates.pad_us + 2 * 4096 * 4100 * 2 / rates.pad_bytes)
+    # A K-major rhs is read where it is, but for rows that do not fill 16 bytes.
+    assert padding_us(problem(4096, 4100, 4096, layout="nt"), "fold", rates) == 0
+    one_copy_us = rates.pad_us + 2 * 4100 * 4095 * 2 / rates.pad_bytes
+    lhs_too_us = rates.pad_us + 2 * 4096 * 4095 * 2 / rates.pad_bytes
+    both_us = padding_us(problem(4096, 4100, 4095, layout="nt"), "fold", rates)
+    assert both_us == pytest.approx(one_copy_us + lhs_too_us)
 
 
 def test_the_untuned_choice_of_a_k_major_rhs_has_as_many_columns_as_fill_the_device():
