@@ -64,13 +64,7 @@ def race_job(experiment: dict[str, Any], card: Card) -> RaceJob:
         ValueError: A variant that is illegal, with the rules it breaks.
     """
     problem = TARGET.problem_from_fields(experiment["problem"])
-    configs = []
-    for name, changed in experiment["variants"].items():
-        config = TARGET.config_from_knobs({**experiment["knobs"], **changed})
-        rejections = TARGET.check(problem, config, card.device)
-        if rejections:
-            raise ValueError(f"{problem.describe()}, {name}: {'; '.join(one.line() for one in rejections)}")
-        configs.append(config)
+    configs = variant_configs(problem, experiment, card.device)
     settings = RaceSettings()
     return RaceJob(
         job_id=0,
@@ -78,12 +72,27 @@ def race_job(experiment: dict[str, Any], card: Card) -> RaceJob:
         target=TARGET.name,
         candidates=tuple(
             Candidate(target=TARGET.name, problem=problem, config=config, device=card.device)
-            for config in configs
+            for config in configs.values()
         ),
         rounds=settings.rounds,
         protocol=resolved(AUTO, problem, TARGET),
         seconds=settings.seconds,
     )
+
+
+def variant_configs(problem: Any, experiment: dict[str, Any], device: Any) -> dict[str, Any]:
+    """Returns the configuration of each variant by its name.
+
+    Raises:
+        ValueError: A variant that is illegal, with the rules it breaks.
+    """
+    configs = {}
+    for name, changed in experiment["variants"].items():
+        configs[name] = TARGET.config_from_knobs({**experiment["knobs"], **changed})
+        rejections = TARGET.check(problem, configs[name], device)
+        if rejections:
+            raise ValueError(f"{problem.describe()}, {name}: {'; '.join(one.line() for one in rejections)}")
+    return configs
 
 
 def report(job: RaceJob, experiment: dict[str, Any], race: Race | Failed, say: Lines) -> None:

@@ -6,22 +6,15 @@ import json
 
 import pytest
 
-from autotune.machine import GpuInfo
 from autotune.seam import Failed, Race, RaceEntry
-from benchmarks.card import Card, Lines
+from benchmarks.card import Lines
 from benchmarks.independent_runs import cards_seen, compared, final_race, ratio_of
 from benchmarks.neighbour_noise import Pair, summarise
 from benchmarks.remeasure import race_job, row_of
-from tests.helpers.best_entries import H200, KNOBS, best_file, entry, problem
+from tests.helpers.best_entries import KNOBS, best_file, entry, problem
+from tests.helpers.card import CARD
 from tests.helpers.scripted import measured
 
-CARD = Card(
-    gpu=GpuInfo(
-        index=0, uuid="GPU-1", kind="NVIDIA H200", sm_count=132, memory_bytes=2**37, power_limit_w=700.0,
-        driver="580.1", compute_capability=(9, 0),
-    ),
-    device=H200,
-)  # fmt: skip
 OTHER = KNOBS | {"stages": 3}
 
 
