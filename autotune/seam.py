@@ -113,7 +113,7 @@ class RaceJob:
         candidates: The finalists, best first. May be empty: then only the rivals are measured.
         rounds: Rounds at most.
         protocol: None: the evaluator's own.
-        formulations: Names of the rivals to race, "plain" among them; None: all but the `SLOW_RIVALS`.
+        formulations: Names of the rivals to race, "plain" among them, or none; None: all but the `SLOW_RIVALS`.
         seconds: Measuring ends in the first round after so long.
         session: Counts the processes of one race; samples are paired within a session only.
         ceilings: Also measure what the card can do: bandwidth of a copy, and flops of a large product.

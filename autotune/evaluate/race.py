@@ -110,7 +110,9 @@ def _runners(target: Any, job: RaceJob, lost: Mapping[int, Failed]) -> list[_Run
     except Exception as error:  # noqa: BLE001 - a rival that cannot be written down does not end the race
         failed = Failed(reason="error", detail=f"the rivals: {error}")
         return [*runners, _Runner(index=RIVAL, candidate=None, formulation=PLAIN, failed=failed)]
-    asked = job.formulations or tuple(name for name in rivals if name not in SLOW_RIVALS)
+    asked = job.formulations
+    if asked is None:
+        asked = tuple(name for name in rivals if name not in SLOW_RIVALS)
     for place, (name, (function, options)) in enumerate(rivals.items()):
         if name in asked:
             index = RIVAL - place

@@ -131,6 +131,14 @@ def test_a_race_without_finalists_measures_the_rival(tmp_path):
     assert entry.result.timing.samples_us == (20.0, 20.0)
 
 
+def test_a_race_of_no_formulation_is_of_the_finalists_alone(tmp_path):
+    with fake_pool(tmp_path) as pool:
+        pool.submit(dataclasses.replace(race(0, candidate(variant=3), candidate(variant=1)), formulations=()))
+        entries = collect(pool, 1)[0].result.entries
+    assert [entry.finalist for entry in entries] == [0, 1]
+    assert _log(tmp_path) == [["race", "2"]]
+
+
 def test_a_race_of_several_passes_is_several_races_in_one_process(tmp_path):
     with fake_pool(tmp_path) as pool:
         pool.submit(dataclasses.replace(race(0, candidate(variant=3), rounds=4), session=1, passes=3))
