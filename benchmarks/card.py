@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from autotune import machine
 from autotune.evaluate import make_evaluator
 from autotune.evaluate.capacity import default_workers
 from autotune.protocol import AUTO
-from autotune.seam import Evaluator, Limits
+from autotune.runconfig import RaceSettings
+from autotune.seam import Candidate, Evaluator, Limits, MeasureProtocol, RaceJob
 
 MOST_WORKERS = 12  # races wait for the card's lock, so that more of them only start up in vain
 
@@ -48,6 +50,31 @@ def card_of(parser: argparse.ArgumentParser, target: Any, index: int | None = No
     known = target.device_named(gpu.kind)
     device = dataclasses.replace(known, sm_count=gpu.sm_count, memory_bytes=gpu.memory_bytes)
     return Card(gpu=gpu, device=device)
+
+
+def race_job(
+    target_name: str,
+    problem: Any,
+    configs: Sequence[Any],
+    device: Any,
+    *,
+    protocol: MeasureProtocol,
+    formulations: tuple[str, ...] | None = None,
+) -> RaceJob:
+    """Returns one session of a race of these kernels as long as a run's; `formulations` as in RaceJob."""
+    settings = RaceSettings()
+    return RaceJob(
+        job_id=0,
+        problem=problem,
+        target=target_name,
+        candidates=tuple(
+            Candidate(target=target_name, problem=problem, config=config, device=device) for config in configs
+        ),
+        rounds=settings.rounds,
+        protocol=protocol,
+        formulations=formulations,
+        seconds=settings.seconds,
+    )
 
 
 class Deadline:

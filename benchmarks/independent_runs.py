@@ -32,11 +32,11 @@ from autotune.lanes import bootstrap_interval, paired
 from autotune.problemlist import suite_problems
 from autotune.protocol import AUTO, resolved
 from autotune.runconfig import RaceSettings
-from autotune.seam import Candidate, Measured, Race, RaceEntry, RaceJob
+from autotune.seam import Measured, Race, RaceEntry, RaceJob
 from autotune.sessions import as_one, raced
 from autotune.target import load_target
 from autotune.verdict import best_rival
-from benchmarks.card import Card, Deadline, Lines, card_of
+from benchmarks.card import Card, Deadline, Lines, card_of, race_job
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = load_target("hopper_matmul")
@@ -209,20 +209,13 @@ def compared(
 
 
 def final_race(problem: Any, card: Card, pair: list[BestEntry]) -> RaceJob:
-    settings = RaceSettings()
-    kernels = [entry.config for entry in pair if entry.backend == "kernel"]
-    return RaceJob(
-        job_id=0,
-        problem=problem,
-        target=TARGET.name,
-        candidates=tuple(
-            Candidate(target=TARGET.name, problem=problem, config=config, device=card.device)
-            for config in kernels
-        ),
-        rounds=settings.rounds,
+    return race_job(
+        TARGET.name,
+        problem,
+        [entry.config for entry in pair if entry.backend == "kernel"],
+        card.device,
         protocol=resolved(AUTO, problem, TARGET),
         formulations=tuple(dict.fromkeys(("plain", *(entry.formulation or "plain" for entry in pair)))),
-        seconds=settings.seconds,
     )
 
 

@@ -21,11 +21,11 @@ import numpy as np
 from autotune.lanes import paired
 from autotune.protocol import AUTO, resolved
 from autotune.runconfig import RaceSettings
-from autotune.seam import Candidate, Failed, Measured, Race, RaceEntry, RaceJob
+from autotune.seam import Failed, Measured, Race, RaceEntry, RaceJob
 from autotune.sessions import as_one, raced
 from autotune.target import load_target
 from autotune.verdict import best_rival
-from benchmarks.card import Card, Deadline, Lines, card_of
+from benchmarks.card import Card, Deadline, Lines, card_of, race_job
 
 TARGET = load_target("hopper_matmul")
 HERE = Path(__file__).resolve().parent
@@ -42,7 +42,7 @@ def main() -> None:
     arguments = parser.parse_args()
     experiments = json.loads(Path(arguments.experiments).read_text())
     card, deadline, say = card_of(parser, TARGET), Deadline(arguments.seconds), Lines(arguments.out)
-    jobs = {index: race_job(experiment, card) for index, experiment in enumerate(experiments)}
+    jobs = {index: experiment_race(experiment, card) for index, experiment in enumerate(experiments)}
     with card.evaluator(TARGET.name) as evaluator:
         try:
             for index, results in raced(
@@ -57,7 +57,7 @@ def main() -> None:
             print(f"stopped after {arguments.seconds:g} s", flush=True)
 
 
-def race_job(experiment: dict[str, Any], card: Card) -> RaceJob:
+def experiment_race(experiment: dict[str, Any], card: Card) -> RaceJob:
     """Returns one session of a race of all variants.
 
     Raises:
@@ -65,19 +65,8 @@ def race_job(experiment: dict[str, Any], card: Card) -> RaceJob:
     """
     problem = TARGET.problem_from_fields(experiment["problem"])
     configs = variant_configs(problem, experiment, card.device)
-    settings = RaceSettings()
-    return RaceJob(
-        job_id=0,
-        problem=problem,
-        target=TARGET.name,
-        candidates=tuple(
-            Candidate(target=TARGET.name, problem=problem, config=config, device=card.device)
-            for config in configs.values()
-        ),
-        rounds=settings.rounds,
-        protocol=resolved(AUTO, problem, TARGET),
-        seconds=settings.seconds,
-    )
+    protocol = resolved(AUTO, problem, TARGET)
+    return race_job(TARGET.name, problem, [*configs.values()], card.device, protocol=protocol)
 
 
 def variant_configs(problem: Any, experiment: dict[str, Any], device: Any) -> dict[str, Any]:

@@ -21,11 +21,11 @@ from typing import Any
 from autotune.bestfile import BestEntry, read_best
 from autotune.protocol import stored_protocol
 from autotune.runconfig import RaceSettings
-from autotune.seam import Candidate, Measured, Race, RaceJob
+from autotune.seam import Measured, Race, RaceJob
 from autotune.sessions import as_one, compilations, raced
 from autotune.target import load_target
 from autotune.verdict import judge
-from benchmarks.card import Card, Deadline, Lines, card_of
+from benchmarks.card import Card, Deadline, Lines, card_of, race_job
 
 TARGET = load_target("hopper_matmul")
 BOUND, SHORT_BOUND, SHORT_US = 0.02, 0.03, 10.0
@@ -55,7 +55,7 @@ def main() -> None:
     rows = []
     with card.evaluator(TARGET.name, workers=arguments.workers) as evaluator:
         try:
-            jobs = ((key, race_job(entry, card)) for key, entry in entries.items())
+            jobs = ((key, stored_race(entry, card)) for key, entry in entries.items())
             for key, results in raced(
                 evaluator, jobs, processes=arguments.processes, job_ids=itertools.count(), between=deadline
             ):
@@ -72,20 +72,15 @@ def main() -> None:
     raise SystemExit(0 if len(rows) == len(entries) and near >= 0.9 * len(rows) else 1)
 
 
-def race_job(entry: BestEntry, card: Card) -> RaceJob:
+def stored_race(entry: BestEntry, card: Card) -> RaceJob:
     """Returns one session of the race that gave the ratio; older entries name no formulation, which is plain."""
-    settings = RaceSettings()
-    return RaceJob(
-        job_id=0,
-        problem=entry.problem,
-        target=entry.target,
-        candidates=(
-            Candidate(target=entry.target, problem=entry.problem, config=entry.config, device=card.device),
-        ),
-        rounds=settings.rounds,
+    return race_job(
+        entry.target,
+        entry.problem,
+        [entry.config],
+        card.device,
         protocol=stored_protocol(entry.protocol),
         formulations=tuple(dict.fromkeys(("plain", entry.formulation or "plain"))),
-        seconds=settings.seconds,
     )
 
 

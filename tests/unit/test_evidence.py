@@ -10,7 +10,7 @@ from autotune.seam import Failed, Race, RaceEntry
 from benchmarks.card import Lines
 from benchmarks.independent_runs import cards_seen, compared, final_race, ratio_of
 from benchmarks.neighbour_noise import Pair, summarise
-from benchmarks.remeasure import race_job, row_of
+from benchmarks.remeasure import row_of, stored_race
 from tests.helpers.best_entries import KNOBS, best_file, entry, problem
 from tests.helpers.card import CARD
 from tests.helpers.scripted import measured
@@ -50,13 +50,13 @@ def test_a_stored_winner_that_fails_now_is_not_within_and_says_why():
 
 
 def test_a_stored_winner_races_by_its_own_protocol_against_its_own_formulation():
-    job = race_job(
+    job = stored_race(
         entry(formulation="padded", protocol={"timer": "chain", "l2": "warm", "rounds": 20, "warmup": 2}),
         CARD,
     )
     assert job.formulations == ("plain", "padded")
     assert (job.protocol.timer, job.protocol.l2) == ("chain", "warm")
-    assert race_job(entry(), CARD).formulations == ("plain",)
+    assert stored_race(entry(), CARD).formulations == ("plain",)
 
 
 def test_two_kernels_and_a_kernel_and_xla_are_compared_by_the_final_race():
