@@ -84,7 +84,7 @@ def next_to_tuned(world: Any, draw: int) -> list[float]:
     return found
 
 
-def simulated_problems(target: Any) -> list[Any]:
+def related_problems(target: Any) -> list[Any]:
     sizes = [(m, n, k) for n, k in WEIGHTS for m in ROWS]
     return [target.problem_from_fields({"m": m, "n": n, "k": k}) for m, n, k in sizes]
 
@@ -130,7 +130,7 @@ def main() -> int:
             target=target,
             device=device,
             truth=Truth(target, device, draw),
-            problems=simulated_problems(target),
+            problems=related_problems(target),
         )
         single.append(single_runs(world, draw))
         shown = {each: round(single[-1][each - 1], 4) for each in (1, 4, *TOTALS, EACH)}
