@@ -82,16 +82,18 @@ def compared(problem: Any, answers: Mapping[str, Mapping[str, Any]], result: Rac
     if isinstance(result, Failed):
         return race_row(problem, over_alone={}, how=f"{result.reason}: {result.detail}")
     lanes, places = Lanes.of(result).finalists, list(kernels_of(answers))
-    lane = {run: lanes.get(places.index(fixed_order(knobs))) for run, knobs in answers.items()}
-    if None in lane.values():
-        failed = [one.result for one in result.entries if isinstance(one.result, Failed)]
-        return race_row(problem, over_alone={}, how=f"{failed[0].reason}: {failed[0].detail}")
+    placed = {run: places.index(fixed_order(knobs)) for run, knobs in answers.items()}
+    lane = {run: lanes[place] for run, place in placed.items() if place in lanes}
+    failed = [one.result for one in result.entries if isinstance(one.result, Failed)]
+    how = f"{failed[0].reason}: {failed[0].detail}" if failed else "raced"
+    if not {"alone", "shared"} <= set(lane):
+        return race_row(problem, over_alone={}, how=how)
     ratios = {run: paired(each, lane["alone"]) for run, each in lane.items()}
     return race_row(
         problem,
         over_alone={run: float(np.median(each)) for run, each in ratios.items()},
         intervals={run: bootstrap_interval(each) for run, each in ratios.items() if run != "alone"},
-        how="raced",
+        how=how,
     )
 
 
@@ -126,14 +128,14 @@ def verdict(world: Any, rows: Sequence[Mapping[str, Any]], say: Lines) -> bool:
         for row in races.values()
         if "next" in row["over_alone"]
     ]
-    goal, most = NEXT_TO
+    goal, _ = NEXT_TO
     is_near = bool(beside) and float(np.median(beside)) <= goal
     say(
         kind="verdict",
         raced=f"{len(races)} of {len(world.problems)}",
         one_budget_holds=is_saved,
         next_to_tuned=[round(one, 4) for one in beside],
-        within=f"{sum(one <= goal for one in beside)} of {len(beside)} within {goal:.0%} after {most}",
+        within=f"{sum(one <= goal for one in beside)} of {len(beside)} within {goal:.0%} after {world.next_each}",
         next_to_tuned_holds=is_near,
     )
     return is_saved and is_near

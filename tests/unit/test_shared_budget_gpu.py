@@ -129,6 +129,7 @@ def test_after_its_seconds_it_stops_with_what_it_has_told(truth, tmp_path):
     assert len(made) == 1 and made[0].is_closed
 
 
+CRASH = Failed(reason="crash", detail="signal 6")
 ANSWERS = {"alone": {"stages": 3}, "next": {"stages": 4}, "shared": {"stages": 3}}
 
 
@@ -146,13 +147,18 @@ def test_a_race_tells_each_time_over_that_of_the_problem_by_itself():
 @pytest.mark.parametrize(
     "result",
     [
-        Failed(reason="crash", detail="signal 6"),
-        Race(entries=(lane(0, 10.0), lane(1, Failed(reason="crash", detail="signal 6")))),
+        CRASH,
+        Race(entries=(lane(0, CRASH), lane(1, 9.8))),
     ],
 )
 def test_a_race_that_fails_tells_why_and_no_ratio(result):
     row = compared(PROBLEMS[0], ANSWERS, result)
     assert (row["over_alone"], row["how"]) == ({}, "crash: signal 6")
+
+
+def test_a_choice_next_to_a_tuned_problem_that_fails_leaves_the_others_their_ratio():
+    row = compared(PROBLEMS[0], ANSWERS, Race(entries=(lane(0, 10.0), lane(1, CRASH))))
+    assert (row["over_alone"], row["how"]) == ({"alone": 1.0, "shared": 1.0}, "crash: signal 6")
 
 
 def test_a_mean_is_of_logarithms_by_weight_and_its_interval_of_problems():
@@ -185,6 +191,7 @@ def verdict_of(tmp_path, ratios, beside, *, candidates=(60, 24), times_us=(10.0,
         ((1.01, 1.01, 1.02), {}, False),  # slower in every draw of problems
         ((1.0, 1.0, 1.03), {}, False),  # the interval holds 1, but 1% in the mean is no tie
         ((1.0, 1.0, 1.006), {}, True),
+        ((1.002, 1.003, 1.004), {}, False),  # a tie, but beyond doubt slower
         ((1.0, 0.98, 1.02), {"times_us": (1.0, 1.0, 98.0)}, False),  # slower where the time is spent
         ((0.9, 0.9, 0.9), {"candidates": (60, 25)}, False),  # more than 0.4 of the candidates
         ((1.0, 1.0), {}, False),  # one problem was not raced
