@@ -145,7 +145,7 @@ def _multicast_message(f: Facts) -> str:
         f.lhs_stored,
         f.lhs_view,
     )
-    indices = (f.p.lhs_batch > 1) + (f.c.edges == "fold")
+    indices = (f.p.lhs_batch > 1) + f.is_folded
     if _is_shared(f, parts, tile, is_view):
         tile, parts, stored, is_view = f.rhs_tile, f.c.cluster_m, f.rhs_stored, f.rhs_view
         indices = (f.p.rhs_batch > 1) * 1
@@ -186,7 +186,7 @@ _TRACE_RULES: tuple[Rule, ...] = (
         "fold",
         "trace",
         "ValueError",
-        lambda f: cannot_fold(f.p, f.c),
+        lambda f: f.is_folded is not False and cannot_fold(f.p, f.c),
         lambda f: (f.c.tile_m, f.c.tile_n, f.c.epi_m, f.c.split_k),
         "pad, view, or what the message says",
         CANNOT_FOLD,

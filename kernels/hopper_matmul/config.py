@@ -42,7 +42,8 @@ class Config:
             for that one before it reads memory. Counts where launches do.
         epi_m, epi_n: Part of a warpgroup's tile that the epilogue stages through SMEM at a time, in elements.
         delay_release: WGMMAs that stay in flight before a ring slot is given back, 0 or 1.
-        memory_registers: Registers a thread of the loading warpgroup keeps; the rest goes to the others.
+        memory_registers: Registers a thread of the loading warpgroup keeps; the rest goes to the others. With 0 none
+            are passed on: threads have what the compiler finds that they need, and several CTAs may fit an SM.
         scopes: The allocation plan.
     """
 
@@ -101,7 +102,7 @@ def _parsed(key: str, value: object) -> object:
         if not isinstance(value, bool):
             raise FieldError(key, value, "true, false")
         return value
-    lowest = 0 if key in ("delay_release", "max_sms") else 1
+    lowest = 0 if key in ("delay_release", "max_sms", "memory_registers") else 1
     if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= 65_536:
         raise FieldError(key, value, f"a whole number from {lowest} to 65536")
     return value

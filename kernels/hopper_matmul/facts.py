@@ -35,6 +35,7 @@ class Facts:
         "exchange_groups",
         "first_k_of_last_part",
         "is_exchanged",
+        "is_folded",
         "is_stored_in_parts",
         "lhs_box_rows",
         "lhs_columns",
@@ -85,7 +86,8 @@ class Facts:
         self.rhs_columns = wg_n if rhs_is_upright else tile_k
         self.lhs_stored = (m, k) if lhs_is_upright else (k, m)
         self.rhs_stored = (k, n) if rhs_is_upright else (n, k)
-        self.swizzle = lesser(swizzle_of(self.lhs_columns * size), swizzle_of(self.rhs_columns * size))
+        # One swizzle for both: the widest that divides the rows of both.
+        self.swizzle = swizzle_of((self.lhs_columns | self.rhs_columns) * size)
         self.swizzle_columns = self.swizzle // size
         self.out_size = out_size
         lies_turned = swap_ab & is_split
@@ -96,7 +98,8 @@ class Facts:
             self.store_columns = (chosen(lies_turned, tile_m, tile_n), chosen(lies_turned, wg_m, wg_n))
         self.out_swizzle = swizzle_of(self.epi_columns * out_size)
         self.out_swizzle_columns = self.out_swizzle // out_size
-        is_view = config.edges == "view"
+        edges = config.edges
+        is_view, self.is_folded = edges == "view", edges == "fold"
         self.lhs_view = self.rhs_view = self.out_view = is_view
         if is_view is not False:  # one configuration without a view has no more to know
             self.lhs_view = is_view & needs_view(self.lhs_stored, self.swizzle, size)
@@ -104,7 +107,7 @@ class Facts:
             out_stored = (chosen(lies_turned, n, m), chosen(lies_turned, m, n))
             self.out_view = is_view & needs_view(out_stored, self.out_swizzle, out_size)
         self.lhs_box_rows = self.lhs_tile[0]
-        is_folded = config.edges == "fold"
+        is_folded = self.is_folded
         if is_folded is not False:  # one configuration without a fold has no more to know
             folds = foldable_rows(problem)
             self.lhs_stored = chosen(is_folded, m // folds, self.lhs_stored[0]), self.lhs_stored[1]
@@ -113,7 +116,8 @@ class Facts:
             if not rhs_is_upright:
                 self.rhs_view |= is_folded & needs_view(self.rhs_stored, self.swizzle, size)
             self.out_view |= is_folded
-        ring_bytes = aligned(stages * tile_m * tile_k * size) + aligned(stages * tile_k * tile_n * size)
+        slot_bytes = stages * tile_k * size  # of one row of lhs or column of rhs
+        ring_bytes = aligned(slot_bytes * tile_m) + aligned(slot_bytes * tile_n)
         self.pieces = (wg_m // epi_m) * (wg_n // epi_n)
         self.exchange_columns = chosen(swap_ab, epi_m, epi_n)
         own_pieces = (wg_m * wg_n) // (epi_m * epi_n)
@@ -127,8 +131,11 @@ class Facts:
         epilogue_bytes = aligned(wgs * lesser(own_pieces, 2) * epi_m * epi_n * out_size)
         overlap = lesser(ring_bytes, epilogue_bytes) * scopes.shares_bytes
         self.smem_bytes = ring_bytes + epilogue_bytes - overlap + exchange_bytes + BARRIER_BYTES * barriers
-        self.compute_registers = registers_for_compute(config.memory_registers, wgs)
         self.entry_registers = lesser(REGISTERS_PER_SM // (THREADS_PER_WARPGROUP * (wgs + 1)) // 8 * 8, 255)
+        self.compute_registers = registers_for_compute(config.memory_registers, wgs)
+        is_even = config.memory_registers == 0
+        if is_even is not False:  # one configuration that splits them has no more to know
+            self.compute_registers = chosen(is_even, self.entry_registers, self.compute_registers)
         self.first_k_of_last_part = (split_k - 1) * -(-k // (tile_k * split_k)) * tile_k
         self.total_bytes = problem.min_bytes + PART_BYTES * problem.batch * m * n * split_k * is_split
         self.acc_registers = wg_m * wg_n // THREADS_PER_WARPGROUP

@@ -28,7 +28,8 @@ def is_computed(p: Problem) -> bool:
         p.lhs_dtype == p.rhs_dtype
         and p.lhs_dtype in ("bfloat16", "float16")
         and p.out_dtype in ("bfloat16", "float16", "float32")
-        and (p.accumulation, p.scales, p.epilogue) == ("float32", "none", "none")
+        and p.accumulation == "float32"
+        and p.scales == p.epilogue == "none"
         and p.groups == 1
     )
 
@@ -85,15 +86,12 @@ def cannot_fold(p: Problem, c: Any) -> Any:
 
     A warpgroup's piece is stored by the rows of one fold, or by several folds one after the other.
     """
-    is_folded = c.edges == "fold"
-    if is_folded is False:  # one configuration; an array goes on
-        return False
     rows = foldable_rows(p)
     of_a_fold = c.tile_m // rows
     is_whole = (c.epi_m % (of_a_fold + (of_a_fold == 0)) == 0) | (of_a_fold % c.epi_m == 0)
     is_apart = (c.tile_m % (8 * rows) != 0) | (c.tile_n > p.n) | (is_whole == 0)
     is_elsewhere = (c.split_k > 1) & (c.combine == "kernel")
-    return is_folded & ((rows == 1) | is_apart | is_elsewhere)
+    return (c.edges == "fold") & ((rows == 1) | is_apart | is_elsewhere)
 
 
 def stored_matrices(problem: Problem) -> tuple[tuple[Pair, int, int], ...]:

@@ -19,12 +19,17 @@ HARDWARE_RULES: tuple[Rule, ...] = (
         "compile",
         None,
         lambda f: (
-            (f.c.memory_registers < 24)
-            | (f.c.memory_registers > f.entry_registers)
-            | (f.compute_registers < f.entry_registers)
+            (f.c.memory_registers != 0)
+            & (
+                (f.c.memory_registers < 24)
+                | (f.c.memory_registers > f.entry_registers)
+                | (f.compute_registers < f.entry_registers)
+            )
         ),
         lambda f: (f.c.memory_registers, f.compute_registers),
-        lambda f: f"24 <= memory_registers <= {f.entry_registers} <= compute registers",
+        lambda f: (
+            f"24 <= memory_registers <= {f.entry_registers} <= compute registers, or memory_registers 0"
+        ),
         "ptxas refuses: setmaxnreg is out of range, or takes registers where it should give some",
     ),
     rule(

@@ -31,7 +31,7 @@ _VALUES = {
     "epi_m": (8, 12, 16, 24, 32, 64, 128, 192),
     "epi_n": (4, 8, 16, 32, 48, 64, 96, 128, 256),
     "delay_release": (0, 1, 2),
-    "memory_registers": (8, 24, 40, 64, 100, 200),
+    "memory_registers": (0, 8, 24, 40, 64, 100, 200),
     "scopes": tuple(PLANS.values()),
 }
 

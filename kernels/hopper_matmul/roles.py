@@ -57,7 +57,8 @@ def _next_slot(slot: jax.Array, stages: int) -> jax.Array:
 def memory_role(geometry: Geometry, operands: Operands, refs: dict[str, Any]) -> None:
     """Keeps the ring full: for each step of each tile one lhs and one rhs tile."""
     config = geometry.config
-    plgpu.set_max_registers(config.memory_registers, action="decrease")
+    if config.memory_registers:
+        plgpu.set_max_registers(config.memory_registers, action="decrease")
     mainloop, epilogue = _tile_scopes(geometry, role="memory")
 
     def load_tile(tile: Tile) -> None:
@@ -166,7 +167,8 @@ def _tile_scopes(geometry: Geometry, *, role: str) -> tuple[list[Scope], list[Sc
 
 def compute_role(geometry: Geometry, operands: Operands, refs: dict[str, Any]) -> None:
     """Multiplies what the ring brings and stores each finished tile."""
-    plgpu.set_max_registers(geometry.compute_registers, action="increase")
+    if geometry.config.memory_registers:
+        plgpu.set_max_registers(geometry.compute_registers, action="increase")
     mainloop, epilogue = _tile_scopes(geometry, role="compute")
 
     def compute_tile(refs: dict[str, Any], tile: Tile) -> None:

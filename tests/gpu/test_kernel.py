@@ -168,6 +168,15 @@ FOLDED = [
 ]
 FOLDED = [(sizes, {"compute_wgs": 2} | knobs | {"edges": "fold"}) for sizes, knobs in FOLDED]
 
+# No registers change hands, so that several CTAs may be on an SM at once.
+UNSPLIT = [
+    ({"m": 16384, "n": 256, "k": 256}, {"tile_n": 128, "compute_wgs": 2, "stages": 2, "epi_n": 32}),
+    ({"m": 1024, "n": 1024, "k": 1024}, {"tile_m": 64, "tile_n": 64, "compute_wgs": 1, "tile_k": 128}),
+    ({"m": 1536, "n": 2048, "k": 1024}, {"tile_n": 128, "cluster_m": 2, "stages": 3, "persistent": True}),
+    ({"batch": 32, "m": 256, "n": 256, "k": 128}, {"tile_n": 64, "stages": 2, "scopes": "union"}),
+]
+UNSPLIT = [(sizes, {"persistent": False} | knobs | {"memory_registers": 0}) for sizes, knobs in UNSPLIT]
+
 
 def start(cases: list[dict]) -> subprocess.Popen:
     return subprocess.Popen(
@@ -250,6 +259,7 @@ FAMILIES = {
     "batches": BATCHES,
     "odd": ODD,
     "folded": FOLDED,
+    "unsplit": UNSPLIT,
     "shared": SHARED,
 }
 

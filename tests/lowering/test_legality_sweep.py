@@ -250,6 +250,26 @@ def test_knobs_that_change_nothing_give_the_same_module(knobs, same):
     assert digests[0] == digests[1]
 
 
+@pytest.mark.parametrize(("memory_registers", "changes"), [(40, 2), (0, 0)])
+def test_registers_change_hands_unless_none_are_asked_for(memory_registers, changes):
+    problem, config = Problem(m=512, n=512, k=512), Config(memory_registers=memory_registers)
+    traced = jax.make_jaxpr(build(problem, config, DEVICE))(*operand_types(problem))
+    assert str(traced).count("set_max_registers") == changes
+    assert disagreement(problem, config) is None
+
+
+def test_an_accumulator_has_its_even_share_of_the_registers_where_none_change_hands():
+    # 65,536 registers over 384 threads are 168 each, of which 40 are for all else: 256x128 over 256 threads takes 128.
+    problem = Problem(m=4096, n=4096, k=4096)
+    fits, spills = (
+        check(problem, Config(tile_m=256, tile_n=tile_n, stages=3, memory_registers=0), DEVICE)
+        for tile_n in (128, 192)
+    )
+    assert not fits
+    assert [rejection.rule for rejection in spills] == ["spills"]
+    assert not check(problem, Config(tile_m=256, tile_n=192, stages=3), DEVICE)
+
+
 @pytest.mark.parametrize("tile_n", [96, 128])
 def test_a_piece_of_odd_rows_in_one_of_several_planes_is_refused_by_what_is_met_first(tile_n):
     problem = Problem(batch=3, m=4096, n=4096, k=4096)
