@@ -63,7 +63,7 @@ def _is_shared(f: Facts, parts: Any, tile: Any, is_view: Any) -> Any:
 
 def _is_plane_asserted(f: Facts) -> bool:
     """Whether a store at an odd column of one of several planes fails without a word."""
-    return (f.p.batch > 1 or f.is_stored_in_parts) and is_plane_asserted()
+    return (f.p.batch > 1 or f.is_stored_in_parts or f.is_out_stacked) and is_plane_asserted()
 
 
 def _has_odd_columns(f: Facts) -> Any:
@@ -145,7 +145,7 @@ def _multicast_message(f: Facts) -> str:
         f.lhs_stored,
         f.lhs_view,
     )
-    indices = (f.p.lhs_batch > 1) + f.is_folded
+    indices = (f.p.lhs_batch > 1) + (f.is_folded and not f.has_tail)
     if _is_shared(f, parts, tile, is_view):
         tile, parts, stored, is_view = f.rhs_tile, f.c.cluster_m, f.rhs_stored, f.rhs_view
         indices = (f.p.rhs_batch > 1) * 1

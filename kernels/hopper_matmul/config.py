@@ -35,8 +35,8 @@ class Config:
             a tile's parts are a cluster, and send them to each other's SMEM.
         edges: What is done about a matrix whose rows or columns TMA cannot clip to blocks of 8 rows by one swizzle:
             "pad" copies it into one that it can; "view" has TMA see SMEM in blocks of whole columns of a swizzle, which
-            it can always clip, and pads only rows that do not fill 16 bytes. "fold" is for a result of such rows: it
-            stores them where they belong, as so many rows side by side that they fill 16 bytes.
+            it can always clip, and pads only rows that do not fill 16 bytes. "fold" is for such rows of a row-major lhs
+            or of the result: TMA sees so many of them side by side that they fill 16 bytes, and nothing is copied.
         max_sms: Most SMs that a persistent kernel takes; 0 is all of them.
         pdl: Programmatic dependent launch: the kernel may start while the one before it in the stream ends, and waits
             for that one before it reads memory. Counts where launches do.

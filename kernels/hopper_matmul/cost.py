@@ -17,6 +17,7 @@ from hopper_matmul.facts import chosen, lesser
 from hopper_matmul.geometry import (
     filled_columns,
     foldable_rows,
+    is_lhs_unfilled,
     needs_view,
     odd_matrices,
     stored_matrices,
@@ -28,6 +29,7 @@ from hopper_matmul.rates import Rates, rates_of
 from hopper_matmul.scopes import PLANS, ScopePlan
 
 WGMMA_ROWS = 64
+_TAIL_COLUMNS = 64  # of k that whole steps leave, about
 _L2_BYTES = 50e6  # H100's and H200's data sheet
 
 
@@ -233,7 +235,7 @@ def _loads(p: Problem, c: Any, wg_m: Any, wg_n: Any, size: int) -> tuple[Any, An
             (p.m, p.k) if lhs_is_upright else (p.k, p.m),
             c.tile_k if lhs_is_upright else c.tile_m,
             1 + is_folded * (folds - 1),
-            is_folded * needs_view((p.m // folds, p.k), swizzle, size),
+            is_folded * (is_lhs_unfilled(p) | needs_view((p.m // folds, p.k), swizzle, size)),
         ),
         (
             (p.k, p.n) if rhs_is_upright else (p.n, p.k),
@@ -296,12 +298,13 @@ def padding_us(problem: Problem, edges: Any, rates: Rates) -> Any:
 @functools.lru_cache(maxsize=64)
 def _copied(problem: Problem) -> dict[Edges, tuple[int, int]]:
     """Returns the copies and the bytes that they move: of all odd matrices, or where they are viewed of those of rows
-    that do not fill 16 bytes, and without the result where it is folded, for which a row-major rhs is copied.
+    that do not fill 16 bytes. Folded, of the lhs the tail alone is copied and of the result nothing, but where its rows
+    do not fill 16 bytes a row-major rhs is.
     """
-    lhs, rhs, _ = matrices = stored_matrices(problem)
+    lhs, rhs, result = matrices = stored_matrices(problem)
     unfilled = [matrix for matrix in matrices if matrix[0][1] != filled_columns(matrix[0][1], matrix[1])]
-    of_fold = [matrix for matrix in unfilled if matrix is lhs]
-    of_fold += [rhs] if problem.layout[1] == "n" or rhs in unfilled else []
+    of_fold = [((lhs[0][0], _TAIL_COLUMNS), *lhs[1:])] if lhs in unfilled else []
+    of_fold += [rhs] if rhs in unfilled or (problem.layout[1] == "n" and result in unfilled) else []
     copied: dict[Edges, list[Any]] = {"pad": odd_matrices(problem), "view": unfilled, "fold": of_fold}
     return {
         edges: (

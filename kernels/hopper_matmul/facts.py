@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from hopper_matmul.geometry import foldable_rows, needs_view, registers_for_compute, swizzle_of
+from hopper_matmul.geometry import (
+    foldable_rows,
+    is_lhs_unfilled,
+    is_result_unfilled,
+    needs_view,
+    registers_for_compute,
+    swizzle_of,
+)
 from hopper_matmul.hardware import REGISTERS_PER_SM, SMEM_ALIGNMENT_BYTES, THREADS_PER_WARPGROUP, Device
 from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
 
@@ -34,8 +41,10 @@ class Facts:
         "exchange_columns",
         "exchange_groups",
         "first_k_of_last_part",
+        "has_tail",
         "is_exchanged",
         "is_folded",
+        "is_out_stacked",
         "is_stored_in_parts",
         "lhs_box_rows",
         "lhs_columns",
@@ -108,14 +117,22 @@ class Facts:
             self.out_view = is_view & needs_view(out_stored, self.out_swizzle, out_size)
         self.lhs_box_rows = self.lhs_tile[0]
         is_folded = self.is_folded
+        self.has_tail = self.is_out_stacked = False
         if is_folded is not False:  # one configuration without a fold has no more to know
             folds = foldable_rows(problem)
             self.lhs_stored = chosen(is_folded, m // folds, self.lhs_stored[0]), self.lhs_stored[1]
             self.lhs_box_rows = chosen(is_folded, self.lhs_tile[0] // folds, self.lhs_tile[0])
-            self.lhs_view |= is_folded & needs_view(self.lhs_stored, self.swizzle, size)
+            self.has_tail = is_folded & is_lhs_unfilled(problem)
+            self.lhs_view |= is_folded & (
+                is_lhs_unfilled(problem) | needs_view((m // folds, k), self.swizzle, size)
+            )
             if not rhs_is_upright:
                 self.rhs_view |= is_folded & needs_view(self.rhs_stored, self.swizzle, size)
-            self.out_view |= is_folded
+            out_stored = (m // folds, n)
+            self.is_out_stacked = is_folded & (not is_result_unfilled(problem))
+            self.out_view |= is_folded & (
+                is_result_unfilled(problem) | needs_view(out_stored, self.out_swizzle, out_size)
+            )
         slot_bytes = stages * tile_k * size  # of one row of lhs or column of rhs
         ring_bytes = aligned(slot_bytes * tile_m) + aligned(slot_bytes * tile_n)
         self.pieces = (wg_m // epi_m) * (wg_n // epi_n)

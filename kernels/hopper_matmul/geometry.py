@@ -69,27 +69,46 @@ def rows_that_fill(columns: int, itemsize_bytes: int) -> int:
 
 
 def foldable_rows(problem: Problem) -> int:
-    """Returns how many rows of the result lie side by side where `Config.edges` is "fold"; 1: it cannot be."""
-    rows = rows_that_fill(problem.n, ITEMSIZE_BYTES[problem.out_dtype])
+    """Returns how many rows of lhs and result lie side by side where `Config.edges` is "fold"; 1: they cannot."""
+    rows = max(_rows_of_result(problem), _rows_of_lhs(problem))
     return rows if problem.layout[0] == "n" and problem.m % rows == 0 else 1
 
 
+def _rows_of_result(problem: Problem) -> int:
+    return rows_that_fill(problem.n, ITEMSIZE_BYTES[problem.out_dtype])
+
+
+def _rows_of_lhs(problem: Problem) -> int:
+    return rows_that_fill(problem.k, ITEMSIZE_BYTES[problem.lhs_dtype])
+
+
+def is_result_unfilled(problem: Problem) -> bool:
+    """Whether the rows of the result do not fill 16 bytes: folded, nothing clips them."""
+    return _rows_of_result(problem) > 1
+
+
+def is_lhs_unfilled(problem: Problem) -> bool:
+    """Whether the rows of a row-major lhs do not fill 16 bytes: folded, nothing clips them."""
+    return _rows_of_lhs(problem) > 1
+
+
 CANNOT_FOLD = (
-    "edges: fold wants a row-major lhs, a result of whose rows 2, 4 or 8 fill 16 bytes side by side and divide m,"
-    " tile_m a multiple of 8 times these, tile_n at most n, a fold's rows of the tile and epi_m such that one divides"
-    " the other, and no parts of k that a second kernel adds"
+    "edges: fold wants a row-major lhs, 2, 4 or 8 rows of it or of the result that fill 16 bytes side by side and"
+    " divide m, tile_m a multiple of 8 times these, tile_n at most an odd n, a fold's rows of the tile and epi_m such"
+    " that one divides the other, and no parts of k that a second kernel adds"
 )
 
 
 def cannot_fold(p: Problem, c: Any) -> Any:
-    """Whether `Config.edges` is "fold" and the result cannot be stored so.
+    """Whether `Config.edges` is "fold" and lhs and result cannot be folded.
 
     A warpgroup's piece is stored by the rows of one fold, or by several folds one after the other.
     """
     rows = foldable_rows(p)
     of_a_fold = c.tile_m // rows
     is_whole = (c.epi_m % (of_a_fold + (of_a_fold == 0)) == 0) | (of_a_fold % c.epi_m == 0)
-    is_apart = (c.tile_m % (8 * rows) != 0) | (c.tile_n > p.n) | (is_whole == 0)
+    is_narrow = is_result_unfilled(p) & (c.tile_n > p.n)
+    is_apart = (c.tile_m % (8 * rows) != 0) | is_narrow | (is_whole == 0)
     is_elsewhere = (c.split_k > 1) & (c.combine == "kernel")
     return (c.edges == "fold") & ((rows == 1) | is_apart | is_elsewhere)
 
@@ -259,15 +278,15 @@ class Geometry:
 
     @property
     def is_folded(self) -> bool:
-        """Whether rows of the result lie side by side where it is stored, see `Config.edges`."""
+        """Whether rows of lhs and result lie side by side for TMA, see `Config.edges`."""
         return self.config.edges == "fold"
 
     @property
     def folds(self) -> int:
         """Rows that lie side by side.
 
-        Row i of the result is row i // folds of fold i % folds. A tile holds them fold by fold, for it loads the lhs
-        so: then a fold's rows of it are a box in memory, of rows that fill 16 bytes.
+        Row i of lhs and result is row i // folds of fold i % folds. A tile holds them fold by fold, for it loads the
+        lhs so: then a fold's rows of it are a box in memory, of rows that fill 16 bytes.
         """
         return foldable_rows(self.problem) if self.is_folded else 1
 
@@ -275,6 +294,21 @@ class Geometry:
     def fold_rows(self) -> int:
         """Rows of a tile that are of one fold."""
         return self.config.tile_m // self.folds
+
+    @property
+    def has_own_ends(self) -> bool:
+        """Whether nothing clips the rows of the folded result, so that the last tile along n ends where n does."""
+        return self.is_folded and is_result_unfilled(self.problem)
+
+    @property
+    def has_tail(self) -> bool:
+        """Whether nothing clips the rows of the folded lhs, so that what its whole steps leave of k is an operand."""
+        return self.is_folded and is_lhs_unfilled(self.problem)
+
+    @property
+    def whole_steps(self) -> int:
+        """Steps along k that lie wholly inside."""
+        return self.problem.k // self.config.tile_k
 
     @property
     def lhs(self) -> Matrix:
@@ -289,6 +323,7 @@ class Geometry:
             is_turned=not is_upright,
             k_is_columns=is_upright,
             has_view=c.edges != "pad",
+            is_unclipped=self.has_tail,
             folds=self.folds,
         )
 
@@ -297,7 +332,7 @@ class Geometry:
         """The rhs in memory."""
         p, c = self.problem, self.config
         is_turned = p.layout[1] == "t"
-        has_ends = self.is_folded and not is_turned  # copied so that its last tile ends where n does
+        has_ends = self.has_own_ends and not is_turned  # copied so that its last tile ends where n does
         shape, tile, part = (
             (p.k, self.tiles_n * c.tile_n if has_ends else p.n),
             (c.tile_k, c.tile_n),
@@ -321,6 +356,7 @@ class Geometry:
         is_turned: bool,
         k_is_columns: bool,
         has_view: bool,
+        is_unclipped: bool = False,
         folds: int = 1,
     ) -> Matrix:
         if is_turned:
@@ -333,7 +369,8 @@ class Geometry:
             k_is_columns=k_is_columns,
             swizzle_bytes=self.swizzle_bytes,
             itemsize_bytes=itemsize_bytes,
-            is_viewed=has_view and bool(needs_view(shape, self.swizzle_bytes, itemsize_bytes)),
+            is_viewed=has_view
+            and (is_unclipped or bool(needs_view(shape, self.swizzle_bytes, itemsize_bytes))),
             folds=folds,
         )
 
@@ -356,16 +393,22 @@ class Geometry:
             k_is_columns=False,
             swizzle_bytes=self.epilogue_swizzle_bytes,
             itemsize_bytes=itemsize_bytes,
-            # A fold begins at any column, which blocks of a swizzle's columns do not.
-            is_viewed=self.is_folded or (self.config.edges == "view" and is_odd),
+            # A fold of unfilled rows begins at any column, which blocks of a swizzle's columns do not.
+            is_viewed=self.has_own_ends or (self.config.edges != "pad" and is_odd),
         )
 
     @property
     def out_shape(self) -> tuple[int, ...]:
         """What the kernel stores: its planes, if several, of rows as they lie in memory."""
-        rows, columns = self.sums.shape
-        matrix = (rows, self.folds * self.problem.n) if self.is_folded else (rows, columns)
+        matrix: tuple[int, ...] = self.sums.shape
+        if self.is_folded:
+            matrix = self.folded(self.problem.n, self.has_own_ends)
         return matrix if self.planes == 1 else (self.planes, *matrix)
+
+    def folded(self, columns: int, is_unfilled: bool) -> tuple[int, ...]:
+        """Returns the shape in which TMA sees lhs or result folded, with rows that fill 16 bytes or, as one, do not."""
+        rows = self.problem.m // self.folds
+        return (rows, self.folds * columns) if is_unfilled else (rows, self.folds, columns)
 
     @property
     def epilogue_tile(self) -> tuple[int, int]:
@@ -402,7 +445,7 @@ class Geometry:
         TMA drops what is stored outside, but is not given the index of such a dimension.
         """
         c, p, sums = self.config, self.problem, self.sums
-        if self.is_folded and self.cluster_tiles_n * c.cluster_n > self.tiles_n:
+        if self.has_own_ends and self.cluster_tiles_n * c.cluster_n > self.tiles_n:
             return True  # the last tile ends where n does, so that one more would be stored over it
         is_single = (sums.shape[0] <= 8, sums.shape[1] <= sums.swizzle_columns)
         single_m, single_n = is_single[::-1] if self.lies_turned else is_single

@@ -18,7 +18,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from hopper_matmul.allocation import WG_AXIS, buffer_types, enter, named_refs, scope_types, scopes_at
 from hopper_matmul.config import Config
-from hopper_matmul.geometry import CANNOT_FOLD, COMPUTED, Geometry, Matrix, cannot_fold, is_computed
+from hopper_matmul.geometry import CANNOT_FOLD, COMPUTED, Geometry, cannot_fold, is_computed
 from hopper_matmul.hardware import Device
 from hopper_matmul.leading import flattened
 from hopper_matmul.problem import Problem
@@ -72,37 +72,38 @@ def build(
 
     def product(lhs: jax.Array, rhs: jax.Array, *table: jax.Array) -> jax.Array:
         lhs, rhs, shape = flattened(problem, lhs, rhs)
-        sums = kernel(
-            _as_loaded(geometry, lhs, geometry.lhs), _as_loaded(geometry, rhs, geometry.rhs), *table
-        )
+        sums = kernel(*_as_loaded(geometry, lhs, rhs), *table)
         result = _result(geometry, sums)
         return result if result.shape == shape else result.reshape(shape)
 
     return product
 
 
-def _as_loaded(geometry: Geometry, operand: jax.Array, matrix: Matrix) -> jax.Array:
-    """Returns the operand as the kernel loads it: (rows, columns), after the batch if any; itself where it is that.
+def _as_loaded(geometry: Geometry, lhs: jax.Array, rhs: jax.Array) -> tuple[jax.Array, ...]:
+    """Returns the operands as the kernel loads them, with zeros after rows and columns that are padded.
 
-    Folded, it is (rows, folds, columns). Zeros come after its rows and columns where it is padded.
+    A folded lhs may have a tail, the third: what whole steps leave of k.
     """
-    rows, columns = matrix.shape
-    if matrix.folds > 1:
-        operand = operand.reshape(*operand.shape[:-2], -1, matrix.folds, operand.shape[-1])
-        return _padded_to(operand, (rows, matrix.folds, columns))
-    if geometry.is_folded and operand.shape[-1] == geometry.problem.n and not matrix.k_is_columns:
+    if not geometry.is_folded:
+        return _padded_to(lhs, geometry.lhs.shape), _padded_to(rhs, geometry.rhs.shape)
+    problem, config = geometry.problem, geometry.config
+    leading = lhs.shape[:-2]
+    folded = lhs.reshape(*leading, *geometry.folded(problem.k, geometry.has_tail))
+    if geometry.has_own_ends and problem.layout[1] == "n":
         # Whole tiles, of which the last ends where n does.
-        whole = (geometry.tiles_n - 1) * geometry.config.tile_n
-        last = operand[..., geometry.problem.n - geometry.config.tile_n :]
-        operand = jnp.concatenate([operand[..., :whole], last], axis=-1)
-    return _padded_to(operand, (rows, columns))
+        whole = (geometry.tiles_n - 1) * config.tile_n
+        rhs = jnp.concatenate([rhs[..., :whole], rhs[..., problem.n - config.tile_n :]], axis=-1)
+    rhs = _padded_to(rhs, geometry.rhs.shape)
+    if not geometry.has_tail:
+        return folded, rhs
+    tail = _padded_to(lhs[..., geometry.whole_steps * config.tile_k :], (problem.m, config.tile_k))
+    return folded, rhs, tail.reshape(*leading, *geometry.folded(config.tile_k, is_unfilled=False))
 
 
-def _padded_to(operand: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Returns the operand with zeros after its last dimensions; itself where they have that shape."""
-    leading = operand.ndim - len(shape)
-    edges = [(0, wanted - size) for wanted, size in zip(shape, operand.shape[leading:], strict=True)]
-    return jnp.pad(operand, [(0, 0)] * leading + edges)
+def _padded_to(operand: jax.Array, shape: tuple[int, int]) -> jax.Array:
+    """Returns the operand with zeros after its rows and columns; itself where it has that shape."""
+    edges = [(0, wanted - size) for wanted, size in zip(shape, operand.shape[-2:], strict=True)]
+    return jnp.pad(operand, [(0, 0)] * (operand.ndim - 2) + edges)
 
 
 def _result(geometry: Geometry, sums: jax.Array) -> jax.Array:
@@ -111,13 +112,13 @@ def _result(geometry: Geometry, sums: jax.Array) -> jax.Array:
     Stored parts of k are added always in their order, so that the result is the same bit for bit.
     """
     problem = geometry.problem
+    batch = () if problem.batch == 1 else (problem.batch,)
     if geometry.stores_parts:
-        batch = () if problem.batch == 1 else (problem.batch,)
         sums = functools.reduce(
             jnp.add, sums.reshape(geometry.config.split_k, *batch, *geometry.sums.shape)
         ).astype(problem.out_dtype)
     if geometry.is_folded:
-        return sums.reshape(*sums.shape[:-2], problem.m, problem.n)
+        return sums.reshape(*batch, problem.m, problem.n)
     if geometry.lies_turned:
         sums = jnp.swapaxes(sums, -1, -2)
     return sums[..., : problem.m, : problem.n]
@@ -127,8 +128,9 @@ def _kernel_body(geometry: Geometry, has_pdl: bool, by_table: bool, *refs: Any, 
     if has_pdl:
         plgpu.griddepcontrol_launch_dependents()
         plgpu.griddepcontrol_wait()
-    lhs, rhs, *table, out = refs
-    operands = Operands(lhs=lhs, rhs=rhs, out=out, walk=walk_by(geometry, table[0] if by_table else None))
+    lhs, rhs, *others, out = refs
+    walk = walk_by(geometry, others.pop() if by_table else None)
+    operands = Operands(lhs=lhs, rhs=rhs, tail=others[0] if geometry.has_tail else None, out=out, walk=walk)
 
     def roles(refs: dict[str, Any]) -> None:
         is_compute = lax.axis_index(WG_AXIS) < geometry.config.compute_wgs

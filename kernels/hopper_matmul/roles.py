@@ -26,11 +26,15 @@ class Operands:
 
     Attributes:
         lhs, rhs: As the problem's layout stores them, after the batch where there is one that has its own.
+        tail: Of a folded lhs whose rows nothing clips, (rows, folds, tile_k): what whole steps leave of k, and zeros.
         out: (m, n), or (planes, m, n) where there are several.
+
+    Where lhs and result are folded, their last two dimensions are those of `Geometry.folded`.
     """
 
     lhs: Any
     rhs: Any
+    tail: Any
     out: Any
     walk: Walk
 
@@ -81,7 +85,7 @@ def _load_steps(geometry: Geometry, operands: Operands, refs: dict[str, Any], ti
     lhs_ring, rhs_ring = refs["ring_view"]
     full, consumed = refs["barriers"]["full"], refs["barriers"]["consumed"]
     is_lhs_turned, is_rhs_turned = (letter == "t" for letter in geometry.problem.layout)
-    is_rhs_copied = geometry.is_folded and not is_rhs_turned  # as whole tiles
+    is_rhs_copied = geometry.has_own_ends and not is_rhs_turned  # as whole tiles
     batch = geometry.problem.batch
     product = lax.rem(tile.plane, batch) if geometry.stores_parts else tile.plane
     part = lax.div(tile.plane, batch) if geometry.stores_parts else 0
@@ -91,9 +95,8 @@ def _load_steps(geometry: Geometry, operands: Operands, refs: dict[str, Any], ti
     first_column = tile.n_index * config.tile_n if is_rhs_copied else _first_column(geometry, tile)
     lhs_product = product if geometry.problem.lhs_batch > 1 else None
     rhs_product = product if geometry.problem.rhs_batch > 1 else None
-    load_lhs = functools.partial(
-        _load_tile, geometry.lhs, operands.lhs, lhs_product, "cluster_n" if config.cluster_n > 1 else None
-    )
+    lhs_along = "cluster_n" if config.cluster_n > 1 else None
+    load_lhs = functools.partial(_load_tile, geometry.lhs, operands.lhs, lhs_product, lhs_along)
     load_rhs = functools.partial(
         _load_tile, geometry.rhs, operands.rhs, rhs_product, "cluster_m" if config.cluster_m > 1 else None
     )
@@ -102,7 +105,17 @@ def _load_steps(geometry: Geometry, operands: Operands, refs: dict[str, Any], ti
         is_reused = (tile.local * geometry.k_steps + step) >= config.stages
         pl.when(is_reused)(lambda: plgpu.barrier_wait(consumed.at[slot]))
         depth = (first_step + step) * config.tile_k
-        load_lhs(lhs_ring.at[slot], full.at[slot], *_turned(is_lhs_turned, first_row, depth))
+        if geometry.has_tail:
+            in_tail = depth - geometry.whole_steps * config.tile_k
+            load_tail = functools.partial(_load_tile, geometry.lhs, operands.tail, lhs_product, lhs_along)
+            place = lhs_ring.at[slot], full.at[slot], first_row
+            lax.cond(
+                in_tail < 0,
+                lambda: load_lhs(*place, depth, row_columns=geometry.problem.k),
+                lambda: load_tail(*place, in_tail),
+            )
+        else:
+            load_lhs(lhs_ring.at[slot], full.at[slot], *_turned(is_lhs_turned, first_row, depth))
         load_rhs(rhs_ring.at[slot], full.at[slot], *_turned(is_rhs_turned, depth, first_column))
         return _next_slot(slot, config.stages)
 
@@ -118,15 +131,17 @@ def _load_tile(
     barrier: Any,
     row: jax.Array,
     column: jax.Array,
+    row_columns: int | None = None,
 ) -> None:
     """Copies the tile that starts at a row, of each fold, and a column into a slot of the ring.
 
-    That is one copy, or one for each panel of a view and each fold.
+    That is one copy, or one for each panel of a view and each fold. `row_columns` are those of a row where nothing
+    clips the rows of a fold.
     """
     width, height = matrix.tile[1] // matrix.panels, matrix.tile[0] // matrix.folds
     for panel, fold in itertools.product(range(matrix.panels), range(matrix.folds)):
         rows, columns = pl.ds(row, height), pl.ds(column + panel * width, width)
-        index = (rows, columns) if matrix.folds == 1 else (rows, fold, columns)
+        index = (rows, columns) if matrix.folds == 1 else _in_fold(fold, rows, columns, row_columns)
         place = buffer.at[panel] if matrix.is_viewed else buffer
         plgpu.copy_gmem_to_smem(
             source.at[_in_plane(product, *index)],
@@ -136,11 +151,18 @@ def _load_tile(
         )
 
 
+def _in_fold(fold: Any, rows: Any, columns: Any, row_columns: int | None) -> tuple[Any, ...]:
+    """Returns the index of rows and columns of a fold, which has one of its own or begins where its rows do."""
+    if row_columns is None:
+        return rows, fold, columns
+    return rows, pl.ds(fold * row_columns + columns.start, columns.size)
+
+
 def _first_column(geometry: Geometry, tile: Tile) -> Any:
-    """Returns where a tile begins along n: folded, the last one ends where n does."""
+    """Returns where a tile begins along n; where nothing clips a folded result, the last one ends where n does."""
     column = tile.n_index * geometry.config.tile_n
     last = geometry.problem.n - geometry.config.tile_n
-    return lax.min(column, jnp.int32(last)) if geometry.is_folded else column
+    return lax.min(column, jnp.int32(last)) if geometry.has_own_ends else column
 
 
 def _await_peers(geometry: Geometry, refs: dict[str, Any]) -> None:
@@ -318,20 +340,25 @@ def _store_folds(
     """Stores a staged piece, `Geometry.epilogue_tile`, from a row of its tile on: a fold's rows are a box in memory."""
     plane = tile.plane if geometry.planes > 1 else None
     height = geometry.stored_rows
+    row_columns = geometry.problem.n if geometry.has_own_ends else None
     for store in range(geometry.stores_of_piece):
         fold, row = _div_rem(first_row + store * height, geometry.fold_rows)
         rows = pl.ds(tile.m_index * geometry.fold_rows + row, height)
-        of_fold = pl.ds(fold * geometry.problem.n + columns.start, columns.size)
         copy = functools.partial(
             plgpu.copy_smem_to_gmem,
             staged.at[pl.ds(store * height, height)],
-            operands.out.at[_in_plane(plane, rows, of_fold)],
+            operands.out.at[_in_plane(plane, *_in_fold(fold, rows, columns, row_columns))],
         )
         if geometry.has_pieces_outside:
-            is_inside = (rows.start < geometry.sums.shape[0]) & (tile.n_index < geometry.tiles_n)
+            is_inside = (rows.start < geometry.sums.shape[0]) & _is_inside_n(geometry, tile, columns)
             pl.when(is_inside)(copy)
         else:
             copy()
+
+
+def _is_inside_n(geometry: Geometry, tile: Tile, columns: Any) -> jax.Array:
+    """Whether columns of a tile begin inside of the result, and are not those of a tile that would end where n does."""
+    return tile.n_index < geometry.tiles_n if geometry.has_own_ends else columns.start < geometry.problem.n
 
 
 def _div_rem(value: Any, divisor: int) -> tuple[Any, Any]:

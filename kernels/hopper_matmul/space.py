@@ -19,7 +19,7 @@ from hopper_matmul.config import KNOB_NAMES, Config
 from hopper_matmul.cost import DRAINED, terms, total_us
 from hopper_matmul.dependence import knobs_read
 from hopper_matmul.facts import Facts
-from hopper_matmul.geometry import foldable_rows, odd_matrices
+from hopper_matmul.geometry import odd_matrices
 from hopper_matmul.hardware import Device
 from hopper_matmul.heuristic import LEAST_K, SKINNY_M, heuristic_configs
 from hopper_matmul.legality import RULES
@@ -71,8 +71,7 @@ def default_knobs(problem: Problem, device: Device) -> dict[str, tuple[Any, ...]
         knobs["tile_n"] = (32, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256)
     if odd_matrices(problem):
         # Swapped, a row-major rhs is the accumulator's rows, of which a warpgroup reads a panel of 64 at a time.
-        folded = ("fold",) if foldable_rows(problem) > 1 else ()
-        knobs |= {"edges": ("view", "pad", *folded), "swap_ab": (False, True)}
+        knobs |= {"edges": ("view", "pad"), "swap_ab": (False, True)}
     if problem.m <= SKINNY_M:
         narrow = [size for size in (8, 16, 32) if size < 2 * max(problem.m, 8)]
         knobs |= {

@@ -146,7 +146,7 @@ SHARED = [
     ({"batch": 32, "broadcast": "rhs", "m": 3, "n": 1111, "k": 2048}, VIEWED | {"swap_ab": True}),
 ]
 
-# Odd rows of the result are stored where they belong, side by side, and its last tile ends where n does.
+# Odd rows of lhs and result lie side by side; the last tile of such a result ends where n does.
 FOLDED = [
     ({"m": 512, "n": 1111, "k": 1024}, {"tile_m": 128, "tile_n": 128}),
     ({"m": 1024, "n": 4097, "k": 512}, {"tile_m": 256, "tile_n": 128, "cluster_n": 2, "stages": 3}),
@@ -165,6 +165,12 @@ FOLDED = [
         {"m": 512, "n": 1111, "k": 1024},
         {"tile_m": 128, "tile_n": 128, "swap_ab": True, "wg_split": "n", "epi_m": 8},
     ),
+    ({"m": 4096, "n": 1024, "k": 2049}, {"tile_n": 256}),
+    ({"m": 1000, "n": 1000, "k": 1111}, {"tile_m": 64, "compute_wgs": 1, "tile_k": 128, "stages": 3}),
+    ({"m": 512, "n": 1024, "k": 4098, "layout": "nt"}, {"tile_m": 256, "tile_n": 128, "cluster_n": 2}),
+    ({"batch": 3, "m": 512, "n": 520, "k": 1111}, {"split_k": 2, "combine": "cluster", "epi_n": 32}),
+    ({"m": 512, "n": 1111, "k": 2049}, {"tile_n": 192, "scopes": "sequential"}),
+    ({"m": 72, "n": 129, "k": 33}, {"tile_m": 64, "compute_wgs": 1}),  # no whole step
 ]
 FOLDED = [(sizes, {"compute_wgs": 2} | knobs | {"edges": "fold"}) for sizes, knobs in FOLDED]
 

@@ -6,8 +6,8 @@ What that mode cannot do is checked on a GPU instead (tests/gpu/test_kernel.py):
   its row and of its column; that a row's peer does not arrive twice before the column's has arrived once follows from
   the data it waits for, half of which the CTA itself multicasts. Without that it can happen, and values go wrong.
 - A scope in the tile loop gets new memory for each tile, which a peer may then write before it is there.
-- It refuses to read bytes in one view that were written in the other (`edges: view`, and what `fold` views of lhs and
-  rhs; a staged piece has one shape in both views, so that tests/helpers/interpret_case.py gives it one).
+- It refuses to read bytes in one view that were written in the other (`edges: view`; where `fold` views something, it
+  is seen one way here, which tests/helpers/interpret_case.py arranges).
 - It has no stores to a peer's memory: tests/helpers/interpret_peers.py adds them.
 """
 
@@ -240,10 +240,32 @@ def test_parts_of_k_are_added_up_in_a_cluster(knobs, problem, sm_count):
         ({"swap_ab": True, "wg_split": "n", "tile_n": 128, "epi_m": 8}, {"m": 128, "n": 133}, 2),
         ({"tile_m": 64, "compute_wgs": 1, "split_k": 2, "combine": "cluster"}, {"m": 64, "n": 77}, 4),
         ({"epi_n": 32, "scopes": "union"}, {"m": 128, "n": 70, "out_dtype": "float32"}, 2),
+        ({}, {"m": 128, "n": 77, "layout": "nt"}, 2),
+        # two whole steps and 67 elements of k, in a step and a bit; the result is clipped
+        ({}, {"m": 192, "n": 136, "k": 195}, 2),
+        (
+            {"cluster_n": 2, "tile_k": 32, "tile_n": 128, "swap_ab": True, "wg_split": "n"},
+            {"m": 128, "n": 192, "k": 71},
+            2,
+        ),
+        # one part ends in the tail, and begins in it
+        (
+            {"tile_m": 64, "compute_wgs": 1, "split_k": 2, "combine": "cluster"},
+            {"m": 64, "n": 72, "k": 65},
+            4,
+        ),
+        (
+            {"tile_m": 64, "compute_wgs": 1, "split_k": 2, "combine": "cluster"},
+            {"m": 64, "n": 72, "k": 197},
+            4,
+        ),
+        # both odd, in a batch; a whole step less than one
+        ({}, {"batch": 2, "m": 128, "n": 133, "k": 131}, 2),
+        ({}, {"m": 128, "n": 133, "k": 33, "layout": "nt"}, 2),
     ],
     ids=str,
 )
-def test_a_folded_result_lies_where_it_belongs(knobs, problem, sm_count):
+def test_folded_matrices_lie_where_they_belong(knobs, problem, sm_count):
     result = interpret(sm_count=sm_count, knobs=knobs | {"edges": "fold"}, problem=problem)
     assert_right(result, problem.get("out_dtype", "bfloat16"))
 

@@ -54,8 +54,9 @@ def test_check_agrees_with_lowering_on_folded_results():
         drawn, config = random_variant(rng)
         kept = {name: getattr(Config(), name) for name in KNOB_NAMES if rng.random() < 0.85}
         config = dataclasses.replace(config, **kept | {"edges": "fold"})
-        n, layout = rng.choice([333, 1111, 4097, 514, 1036]), rng.choice(["nn", "nt", "nt", "tn"])
-        problem = dataclasses.replace(drawn, m=rng.choice([64, 512, 3000, 100]), n=n, layout=layout)
+        n, layout = rng.choice([333, 1111, 4097, 514, 1036, 1000]), rng.choice(["nn", "nt", "nt", "tn"])
+        k = rng.choice([drawn.k, drawn.k, 4097, 514, 7])
+        problem = dataclasses.replace(drawn, m=rng.choice([64, 512, 3000, 100]), n=n, k=k, layout=layout)
         assert disagreement(problem, config) is None
         rejections = check(problem, config, DEVICE)
         found[rejections[0].rule if rejections else "legal"] += 1
