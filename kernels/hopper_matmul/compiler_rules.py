@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from hopper_matmul.facts import Facts, chosen
-from hopper_matmul.geometry import CANNOT_FOLD, COMPUTED, cannot_fold, is_computed
+from hopper_matmul.folding import broken_condition, cannot_fold, refusal
+from hopper_matmul.geometry import COMPUTED, is_computed
 from hopper_matmul.jax_versions import is_plane_asserted, no_turned_store
 from hopper_matmul.rules import Rule, rule
 
@@ -187,9 +188,9 @@ _TRACE_RULES: tuple[Rule, ...] = (
         "trace",
         "ValueError",
         lambda f: f.is_folded is not False and cannot_fold(f.p, f.c),
-        lambda f: (f.c.tile_m, f.c.tile_n, f.c.epi_m, f.c.split_k),
-        "pad, view, or what the message says",
-        CANNOT_FOLD,
+        lambda f: broken_condition(f.p, f.c).value(f.p, f.c),
+        lambda f: broken_condition(f.p, f.c).allowed(f.p, f.c),
+        lambda f: refusal(f.p, f.c),
     ),
     rule(
         "view",
@@ -197,7 +198,9 @@ _TRACE_RULES: tuple[Rule, ...] = (
         "ValueError",
         _crosses_panels,
         lambda f: tuple(columns for _, columns, _ in _view_parts(f)),
-        lambda f: f"where edges is view, what has odd edges is read {f.swizzle_columns} columns at a time",
+        lambda f: (
+            f"where edges is {f.c.edges}, what TMA sees in panels is read {f.swizzle_columns} columns at a time"
+        ),
         _view_message,
     ),
     rule(
@@ -241,11 +244,10 @@ _TRACE_RULES: tuple[Rule, ...] = (
         "trace",
         "AssertionError",
         lambda f: (
-            (f.lhs_tile[0] % 8 != 0)
+            # All of them are multiples of 8 where their bits together are.
+            ((f.lhs_tile[0] | f.rhs_tile[0] | f.epi_rows) % 8 != 0)
             | ((f.lhs_tile[1] % f.swizzle_columns != 0) & (f.lhs_view == 0))
-            | (f.rhs_tile[0] % 8 != 0)
             | ((f.rhs_tile[1] % f.swizzle_columns != 0) & (f.rhs_view == 0))
-            | (f.epi_rows % 8 != 0)
         ),
         lambda f: (*f.lhs_tile, *f.rhs_tile, f.epi_rows),
         lambda f: f"rows multiples of 8, columns of {f.swizzle_columns}, the swizzle's",

@@ -8,14 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hopper_matmul.geometry import (
-    foldable_rows,
-    is_lhs_unfilled,
-    is_result_unfilled,
-    needs_view,
-    registers_for_compute,
-    swizzle_of,
-)
+from hopper_matmul.folding import foldable_rows, is_lhs_unfilled, is_result_unfilled
+from hopper_matmul.geometry import needs_view, registers_for_compute, swizzle_of
 from hopper_matmul.hardware import REGISTERS_PER_SM, SMEM_ALIGNMENT_BYTES, THREADS_PER_WARPGROUP, Device
 from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
 
@@ -126,7 +120,7 @@ class Facts:
             self.lhs_view |= is_folded & (
                 is_lhs_unfilled(problem) | needs_view((m // folds, k), self.swizzle, size)
             )
-            if not rhs_is_upright:
+            if not (rhs_is_upright and is_result_unfilled(problem)):
                 self.rhs_view |= is_folded & needs_view(self.rhs_stored, self.swizzle, size)
             out_stored = (m // folds, n)
             self.is_out_stacked = is_folded & (not is_result_unfilled(problem))

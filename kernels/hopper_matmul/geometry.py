@@ -6,11 +6,10 @@ The functions at the top are plain arithmetic: `legality` evaluates the same one
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass
-from typing import Any
 
 from hopper_matmul.config import Config, Dimension
+from hopper_matmul.folding import foldable_rows, is_lhs_unfilled, is_result_unfilled
 from hopper_matmul.hardware import Device
 from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
 
@@ -61,56 +60,6 @@ def needs_view(shape, swizzle_bytes, itemsize_bytes):
     """Returns whether TMA cannot clip a matrix to blocks of 8 rows by one swizzle, once its rows fill 16 bytes."""
     rows, columns = padded(shape, swizzle_bytes, itemsize_bytes)
     return (rows != shape[0]) | (columns != filled_columns(shape[1], itemsize_bytes))
-
-
-def rows_that_fill(columns: int, itemsize_bytes: int) -> int:
-    """Returns how many rows of a matrix, side by side, fill 16 bytes: 1, 2, 4 or 8."""
-    return 16 // math.gcd(16, columns * itemsize_bytes)
-
-
-def foldable_rows(problem: Problem) -> int:
-    """Returns how many rows of lhs and result lie side by side where `Config.edges` is "fold"; 1: they cannot."""
-    rows = max(_rows_of_result(problem), _rows_of_lhs(problem))
-    return rows if problem.layout[0] == "n" and problem.m % rows == 0 else 1
-
-
-def _rows_of_result(problem: Problem) -> int:
-    return rows_that_fill(problem.n, ITEMSIZE_BYTES[problem.out_dtype])
-
-
-def _rows_of_lhs(problem: Problem) -> int:
-    return rows_that_fill(problem.k, ITEMSIZE_BYTES[problem.lhs_dtype])
-
-
-def is_result_unfilled(problem: Problem) -> bool:
-    """Whether the rows of the result do not fill 16 bytes: folded, nothing clips them."""
-    return _rows_of_result(problem) > 1
-
-
-def is_lhs_unfilled(problem: Problem) -> bool:
-    """Whether the rows of a row-major lhs do not fill 16 bytes: folded, nothing clips them."""
-    return _rows_of_lhs(problem) > 1
-
-
-CANNOT_FOLD = (
-    "edges: fold wants a row-major lhs, 2, 4 or 8 rows of it or of the result that fill 16 bytes side by side and"
-    " divide m, tile_m a multiple of 8 times these, tile_n at most an odd n, a fold's rows of the tile and epi_m such"
-    " that one divides the other, and no parts of k that a second kernel adds"
-)
-
-
-def cannot_fold(p: Problem, c: Any) -> Any:
-    """Whether `Config.edges` is "fold" and lhs and result cannot be folded.
-
-    A warpgroup's piece is stored by the rows of one fold, or by several folds one after the other.
-    """
-    rows = foldable_rows(p)
-    of_a_fold = c.tile_m // rows
-    is_whole = (c.epi_m % (of_a_fold + (of_a_fold == 0)) == 0) | (of_a_fold % c.epi_m == 0)
-    is_narrow = is_result_unfilled(p) & (c.tile_n > p.n)
-    is_apart = (c.tile_m % (8 * rows) != 0) | is_narrow | (is_whole == 0)
-    is_elsewhere = (c.split_k > 1) & (c.combine == "kernel")
-    return (c.edges == "fold") & ((rows == 1) | is_apart | is_elsewhere)
 
 
 def stored_matrices(problem: Problem) -> tuple[tuple[Pair, int, int], ...]:
@@ -344,7 +293,7 @@ class Geometry:
             part,
             is_turned=is_turned,
             k_is_columns=is_turned,
-            has_view=c.edges == "view" or (self.is_folded and is_turned),
+            has_view=c.edges != "pad" and not has_ends,
         )
 
     def _operand(
@@ -406,7 +355,7 @@ class Geometry:
         return matrix if self.planes == 1 else (self.planes, *matrix)
 
     def folded(self, columns: int, is_unfilled: bool) -> tuple[int, ...]:
-        """Returns the shape in which TMA sees lhs or result folded, with rows that fill 16 bytes or, as one, do not."""
+        """Returns (rows, folds, columns) of lhs or result, or (rows, folds * columns) of rows that are unfilled."""
         rows = self.problem.m // self.folds
         return (rows, self.folds * columns) if is_unfilled else (rows, self.folds, columns)
 

@@ -18,7 +18,8 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from hopper_matmul.allocation import WG_AXIS, buffer_types, enter, named_refs, scope_types, scopes_at
 from hopper_matmul.config import Config
-from hopper_matmul.geometry import CANNOT_FOLD, COMPUTED, Geometry, cannot_fold, is_computed
+from hopper_matmul.folding import cannot_fold, refusal
+from hopper_matmul.geometry import COMPUTED, Geometry, is_computed
 from hopper_matmul.hardware import Device
 from hopper_matmul.leading import flattened
 from hopper_matmul.problem import Problem
@@ -46,7 +47,7 @@ def build(
     if not is_computed(problem):
         raise ValueError(f"this kernel does not compute {problem.describe()}; it computes {COMPUTED}")
     if cannot_fold(problem, config):
-        raise ValueError(CANNOT_FOLD)
+        raise ValueError(refusal(problem, config))
     geometry = Geometry(problem=problem, config=config, device=device)
     for matrix in (geometry.lhs, geometry.rhs, geometry.sums):
         matrix.check_view()

@@ -25,7 +25,7 @@ _VALUES = {
     "swap_ab": (True, True, False),
     "split_k": (1, 2, 4, 7, 100),
     "combine": ("kernel", "cluster", "cluster", "cluster"),
-    "edges": ("pad", "view", "view", "fold", "fold"),
+    "edges": ("pad", "view", "view", "fold"),
     "pdl": (True, False),
     "max_sms": (0, 1, 16, 200),
     "epi_m": (8, 12, 16, 24, 32, 64, 128, 192),

@@ -29,7 +29,7 @@ class Operands:
         tail: Of a folded lhs whose rows nothing clips, (rows, folds, tile_k): what whole steps leave of k, and zeros.
         out: (m, n), or (planes, m, n) where there are several.
 
-    Where lhs and result are folded, their last two dimensions are those of `Geometry.folded`.
+    Where lhs and result are folded, `Geometry.folded` says their shapes, but for the batch or planes before.
     """
 
     lhs: Any
@@ -298,7 +298,8 @@ def _store_piece(
     config = geometry.config
     wg = lax.axis_index(WG_AXIS)
     plane = tile.plane if geometry.planes > 1 else None
-    tile_row, own_row = tile.m_index * config.tile_m, wg * geometry.wg_m if geometry.splits("m") else 0
+    tile_row = tile.m_index * config.tile_m
+    own_row = wg * geometry.wg_m if geometry.splits("m") else 0
     first_row = tile_row + own_row
     first_column = _first_column(geometry, tile) + (wg * geometry.wg_n if geometry.splits("n") else 0)
     is_turned = config.swap_ab and not geometry.lies_turned  # on its way through SMEM
@@ -314,10 +315,8 @@ def _store_piece(
         own = own_sums(geometry, refs, own, piece).astype(geometry.sums_dtype)
     _facing(is_turned, refs["epilogue"].at[place])[...] = own
     plgpu.commit_smem()
-    out_rows, out_columns = (
-        pl.ds(first_row + rows.start, config.epi_m),
-        pl.ds(first_column + columns.start, config.epi_n),
-    )
+    out_rows = pl.ds(first_row + rows.start, config.epi_m)
+    out_columns = pl.ds(first_column + columns.start, config.epi_n)
     if geometry.is_folded:
         staged = refs["epilogue_view"].at[place]
         _store_folds(geometry, operands, tile, staged, own_row + rows.start, out_columns)

@@ -165,19 +165,33 @@ FOLDED = [
         {"m": 512, "n": 1111, "k": 1024},
         {"tile_m": 128, "tile_n": 128, "swap_ab": True, "wg_split": "n", "epi_m": 8},
     ),
-    ({"m": 4096, "n": 1024, "k": 2049}, {"tile_n": 256}),
-    ({"m": 1000, "n": 1000, "k": 1111}, {"tile_m": 64, "compute_wgs": 1, "tile_k": 128, "stages": 3}),
+    (
+        {"m": 4096, "n": 1024, "k": 2049},
+        {"tile_m": 256, "tile_n": 128, "swap_ab": True, "wg_split": "n", "stages": 3},
+    ),
+    ({"m": 1000, "n": 1000, "k": 1111}, {"tile_m": 64, "tile_n": 64, "compute_wgs": 1, "tile_k": 128}),
     ({"m": 512, "n": 1024, "k": 4098, "layout": "nt"}, {"tile_m": 256, "tile_n": 128, "cluster_n": 2}),
-    ({"batch": 3, "m": 512, "n": 520, "k": 1111}, {"split_k": 2, "combine": "cluster", "epi_n": 32}),
+    ({"batch": 3, "m": 512, "n": 520, "k": 1111}, {"split_k": 2, "combine": "cluster", "wg_split": "n"}),
     ({"m": 512, "n": 1111, "k": 2049}, {"tile_n": 192, "scopes": "sequential"}),
     ({"m": 72, "n": 129, "k": 33}, {"tile_m": 64, "compute_wgs": 1}),  # no whole step
+    # each CTA loads 4 of a fold's 8 rows of a tile, with 8 folds and with 2 rows of each
+    *[
+        ({"m": m, "n": 333, "k": 2049}, {"tile_m": 64, "tile_n": 64, "compute_wgs": 1, "cluster_n": 2})
+        for m in (64, 16)
+    ],
+    ({"m": 512, "n": 384, "k": 1111}, {"cluster_m": 2, "delay_release": 1, "wg_split": "n"}),
 ]
 FOLDED = [(sizes, {"compute_wgs": 2} | knobs | {"edges": "fold"}) for sizes, knobs in FOLDED]
 
 # No registers change hands, so that several CTAs may be on an SM at once.
 UNSPLIT = [
+    # By SMEM 4 CTAs of 64x64 tiles fit an SM, 3 of the deeper ones, and 2 of the others; by registers it depends.
+    ({"m": 16384, "n": 256, "k": 256}, {"tile_m": 64, "tile_n": 64, "compute_wgs": 1, "stages": 2}),
+    (
+        {"m": 4096, "n": 1024, "k": 1024},
+        {"tile_m": 64, "tile_n": 64, "compute_wgs": 1, "tile_k": 128, "stages": 2},
+    ),
     ({"m": 16384, "n": 256, "k": 256}, {"tile_n": 128, "compute_wgs": 2, "stages": 2, "epi_n": 32}),
-    ({"m": 1024, "n": 1024, "k": 1024}, {"tile_m": 64, "tile_n": 64, "compute_wgs": 1, "tile_k": 128}),
     ({"m": 1536, "n": 2048, "k": 1024}, {"tile_n": 128, "cluster_m": 2, "stages": 3, "persistent": True}),
     ({"batch": 32, "m": 256, "n": 256, "k": 128}, {"tile_n": 64, "stages": 2, "scopes": "union"}),
 ]
@@ -210,7 +224,7 @@ def run(cases: list[dict]) -> list[dict]:
         stdout, stderr = process.communicate(timeout=200)
     finally:
         process.kill()
-    assert process.returncode == 0, stderr[-3000:]
+    assert process.returncode == 0, f"after {stdout.count(chr(10))} of {len(cases)} cases: {stderr[-3000:]}"
     return [json.loads(line) for line in stdout.splitlines()]
 
 
@@ -232,8 +246,8 @@ def test_each_schedule_gives_the_right_bits_twenty_times():
 
 def test_tiles_walked_by_a_table_give_the_right_bits_twenty_times():
     cases = [{"problem": SIZES, "knobs": KNOBS | knobs, "by_table": True} for knobs in SCHEDULES[:5]]
-    sizes, knobs = PARTS[-1]
-    assert_exact([*cases, {"problem": sizes, "knobs": knobs, "by_table": True}])
+    ends = [PARTS[-1], FOLDED[-1]]
+    assert_exact([*cases, *({"problem": sizes, "knobs": knobs, "by_table": True} for sizes, knobs in ends)])
 
 
 def test_each_dtype_gives_the_right_bits_twenty_times():

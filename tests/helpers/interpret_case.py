@@ -67,7 +67,8 @@ def main(case: dict) -> dict:
         store_to_peers(config.split_k)
     if config.edges == "fold":
         _see_bytes_one_way()
-        _let_results_be_stored_twice()
+        if Geometry(problem=problem, config=config, device=device).has_own_ends:
+            _let_results_be_stored_twice()
     if case.get("without_awaiting_room"):
         exchange._await_room = roles.give_back = lambda *_: None
     lhs, rhs = (_split(each, case.get("leading")) for each in operands(problem, 0))

@@ -189,6 +189,7 @@ def test_sizes_that_tma_refuses_are_padded(sizes):
         ({"persistent": False, "cluster_m": 2}, {"raster_width": 1}, {}),
         ({"cluster_n": 2, "delay_release": 1}, {"raster_width": 16, "grid_minor": "n"}, {}),
         ({"split_k": 2}, {"raster_width": 1, "grid_minor": "n"}, {"batch": 2, "k": 128}),
+        ({"edges": "fold"}, {"raster_width": 1, "grid_minor": "n"}, {"n": 131, "k": 135}),
     ],
     ids=str,
 )
@@ -244,7 +245,7 @@ def test_parts_of_k_are_added_up_in_a_cluster(knobs, problem, sm_count):
         # two whole steps and 67 elements of k, in a step and a bit; the result is clipped
         ({}, {"m": 192, "n": 136, "k": 195}, 2),
         (
-            {"cluster_n": 2, "tile_k": 32, "tile_n": 128, "swap_ab": True, "wg_split": "n"},
+            {"cluster_n": 2, "tile_n": 128, "swap_ab": True, "wg_split": "n"},
             {"m": 128, "n": 192, "k": 71},
             2,
         ),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+import re
 from collections import Counter
 
 import jax
@@ -60,7 +61,62 @@ def test_check_agrees_with_lowering_on_folded_results():
         assert disagreement(problem, config) is None
         rejections = check(problem, config, DEVICE)
         found[rejections[0].rule if rejections else "legal"] += 1
-    assert found["legal"] > 10 < found["fold"]
+    assert found["legal"] > 10
+    assert found["fold"] > 10
+
+
+@pytest.mark.parametrize(
+    ("sizes", "knobs", "copied"),
+    [
+        # the rhs in 33 tiles of 128 columns, and nothing else
+        ({"m": 512, "n": 4097, "k": 512}, {"tile_n": 128}, {(512, 33 * 128)}),
+        ({"m": 512, "n": 4097, "k": 512, "layout": "nt"}, {}, set()),
+        # one element of each row of the lhs, and 63 zeros
+        ({"m": 512, "n": 512, "k": 513}, {"tile_n": 64, "wg_split": "m"}, {(512, 64)}),
+        ({"m": 512, "n": 4097, "k": 513}, {"tile_n": 128}, {(512, 64), (513, 33 * 128), (520, 33 * 128)}),
+    ],
+    ids=str,
+)
+def test_folded_matrices_are_not_copied_whole(sizes, knobs, copied):
+    problem, config = Problem(**sizes), dataclasses.replace(Config(), **knobs, edges="fold")
+    assert not check(problem, config, DEVICE)
+    traced = jax.make_jaxpr(build(problem, config, DEVICE))(*operand_types(problem))
+    results = re.findall(r"\[(\d+),(\d+)\] = (?:pad|concatenate)\[", str(traced))
+    as_it_is = {one.shape for one in operand_types(problem)}  # padded by nothing
+    assert {(int(rows), int(columns)) for rows, columns in results} - as_it_is == copied
+    assert traced.eqns[-1].primitive.name == "reshape"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "knobs", "message"),
+    [
+        ({"layout": "tn"}, {}, "edges=fold with layout tn: it takes a row-major lhs"),
+        (
+            {"n": 4096},
+            {},
+            "edges=fold with k=4096 and n=4096: it takes rows of lhs or result that do not fill 16 bytes",
+        ),
+        ({"m": 4100}, {}, "edges=fold with m=4100: it takes a multiple of 8"),
+        ({}, {"tile_m": 96}, "edges=fold with tile_m=96: it takes a multiple of 64"),
+        ({"n": 97}, {}, "edges=fold with tile_n=128: it takes at most n=97, where the last tile ends"),
+        (
+            {},
+            {"tile_m": 192, "compute_wgs": 3},
+            "edges=fold with epi_m=64: it takes a multiple or divisor of 24, the rows of a tile that are of one fold",
+        ),
+        (
+            {},
+            {"split_k": 2},
+            "edges=fold with split_k=2 with combine=kernel: it takes one part of k, or combine=cluster",
+        ),
+    ],
+    ids=str,
+)
+def test_a_refusal_to_fold_names_the_knob_and_what_it_may_be(sizes, knobs, message):
+    problem = Problem(**{"m": 4096, "n": 4097, "k": 4096} | sizes)
+    config = dataclasses.replace(Config(), **knobs, edges="fold")
+    assert check(problem, config, DEVICE)[0].message == message
+    assert lower_for_real(problem, config, DEVICE).message == message
 
 
 @pytest.mark.long
@@ -167,6 +223,15 @@ BREAKERS = {
     },
     "launch": {"compute_wgs": 8, "tile_m": 512, "tile_k": 32, "stages": 2, "tile_n": 64},
     "cluster": {"cluster_m": 4, "cluster_n": 4},
+    # 8 rows of 32 elements are 512 bytes: 64 for each of 8 CTAs
+    "multicast_part": {
+        "swap_ab": True,
+        "wg_split": "n",
+        "tile_m": 8,
+        "epi_m": 8,
+        "tile_k": 32,
+        "cluster_n": 8,
+    },
     "memory": {"problem": {"m": 2**20, "n": 2**20}},
     "parts": {"split_k": 65},
     "combine": {"combine": "cluster"},
