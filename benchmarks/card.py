@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,14 +94,17 @@ class Deadline:
 
 
 class Lines:
-    """Says each result as a line of JSON as it comes, and appends it to a file where one is named."""
+    """Says each result as a line of JSON as it comes, and appends it to a file where one is named.
 
-    def __init__(self, path: str | None):
-        self._path = Path(path) if path else None
+    Args:
+        unsaid: Fields that only the file is given.
+    """
+
+    def __init__(self, path: str | None, unsaid: Collection[str] = ()):
+        self._path, self._unsaid = Path(path) if path else None, unsaid
 
     def __call__(self, **fields: Any) -> None:
-        line = json.dumps(fields)
-        print(line, flush=True)
+        print(json.dumps({name: one for name, one in fields.items() if name not in self._unsaid}), flush=True)
         if self._path is not None:
             with self._path.open("a") as file:
-                file.write(line + "\n")
+                file.write(json.dumps(fields) + "\n")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,16 @@ RESAMPLES = 10_000
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """Returns the rows that were written whole."""
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def cut_torn_row(path: Path) -> None:
+    """Cuts off a last row that was not written whole, so that the next one does not continue its line."""
+    if path.exists():
+        text = path.read_bytes()
+        os.truncate(path, text.rfind(b"\n") + 1)
 
 
 def whole_runs(rows: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
@@ -36,17 +46,27 @@ def whole_runs(rows: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]
     return {row["run"]: row for row in rows if row["kind"] == "run"}
 
 
+def turns_of(world: Any, rows: Sequence[Mapping[str, Any]], run: str) -> dict[Any, Mapping[str, Any]]:
+    """Returns the last turn of each problem of a run: what is fastest of it so far, and its time."""
+    turns = [row for row in rows if row["kind"] == "turn" and row["run"] == run]
+    return {world.target.problem_from_fields(row["problem"]): row for row in turns}
+
+
 def choices(world: Any, rows: Sequence[Mapping[str, Any]], run: str) -> dict[Any, Mapping[str, Any]]:
     """Returns the last turn of each problem of a run that is whole: what it chose, and its time."""
-    turns = [row for row in rows if row["kind"] == "turn" and row["run"] == run]
-    last = {world.target.problem_from_fields(row["problem"]): row for row in turns}
-    return last if run in whole_runs(rows) else {}
+    return turns_of(world, rows, run) if run in whole_runs(rows) else {}
+
+
+def races_of(world: Any, rows: Sequence[Mapping[str, Any]]) -> dict[Any, Mapping[str, Any]]:
+    """Returns the last race of each problem; one that failed is none."""
+    last = {world.target.problem_from_fields(row["problem"]): row for row in rows if row["kind"] == "race"}
+    return {problem: row for problem, row in last.items() if row["over_alone"]}
 
 
 def race(world: Any, rows: Sequence[Mapping[str, Any]], say: Lines, deadline: Deadline) -> None:
-    """Races the choices of each problem that has not been raced yet; where all are one there is nothing to race."""
+    """Races the choices of each problem that has no ratio yet; where all are one there is nothing to race."""
     chosen = {run: choices(world, rows, run) for run in RUNS}
-    done = {world.target.problem_from_fields(row["problem"]) for row in rows if row["kind"] == "race"}
+    done = races_of(world, rows)
     answers: dict[Any, dict[str, Mapping[str, Any]]] = {}
     for problem in world.problems:
         found = {run: turns[problem]["knobs"] for run, turns in chosen.items() if problem in turns}
@@ -117,11 +137,7 @@ def mean_ratio(ratios: Sequence[float], weights: Sequence[float]) -> tuple[float
 def verdict(world: Any, rows: Sequence[Mapping[str, Any]], say: Lines) -> bool:
     """Says what the rows show, and returns whether both claims hold."""
     runs, alone = whole_runs(rows), choices(world, rows, "alone")
-    races = {
-        world.target.problem_from_fields(row["problem"]): row
-        for row in rows
-        if row["kind"] == "race" and row["over_alone"]
-    }
+    races = races_of(world, rows)
     is_saved = "shared" in runs and len(races) == len(world.problems) and saved(runs, alone, races, say)
     beside = [
         row["over_alone"]["next"] / min(1.0, row["over_alone"]["shared"]) - 1

@@ -1,6 +1,7 @@
 """What one budget saves, measured: 20 related problems each by itself, then under one budget, then their choices race.
 
-    OPENBLAS_NUM_THREADS=1 PYTHONPATH=.:kernels python benchmarks/shared_budget_gpu.py --out FILE.jsonl [--seed 0]
+    OPENBLAS_NUM_THREADS=1 PYTHONPATH=.:kernels python benchmarks/shared_budget_gpu.py --out FILE [--seed 0]
+        [--runs alone,next,shared] [--seconds 540]
 
 (OpenBLAS is kept to one thread as the command line keeps it, since the search runs beside as many workers as cores.)
 
@@ -11,9 +12,12 @@ all. No run reads stored winners or ends by its expected gain; each chooses what
 of each problem race in fresh processes, without XLA. `alone` comes first: what the card drifts by is divided out of
 screened times by a fixed kernel, and out of races round by round.
 
-The same command goes on with what FILE holds: it repeats no run that is whole and no race (but `next` is made with
-`alone` or not at all). The exit code is 0 where both claims hold: `shared` has cost at most 0.4 of the candidates, and
-its choices are as fast as those of `alone`; and `next` is in the median within 1% of the faster of the other two.
+The same command goes on with what FILE holds: `alone` and `next` with the problems that they have not searched to their
+end, races with those that have no ratio. `shared` alone is one piece, since each of its turns builds on all the others:
+stopped, it begins anew. With --runs a command makes some of the runs, such as `alone,next` and another time `shared`;
+the races begin once FILE holds all three. The exit code is 0 where both claims hold: `shared` has cost at most 0.4 of
+the candidates, and its choices are as fast as those of `alone`; and `next` is in the median within 1% of the faster of
+the other two.
 """
 
 from __future__ import annotations
@@ -24,8 +28,7 @@ import dataclasses
 import io
 import math
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,17 +40,15 @@ from autotune.problemrun import ProblemRun
 from autotune.progress import PlainProgress
 from autotune.protocol import AUTO
 from autotune.runconfig import RunConfig
-from autotune.seam import Measured
 from autotune.searchsettings import SearchSettings
 from autotune.seeds import Neighbour, nearest_measured
 from autotune.stages import Stages, closing
 from autotune.target import load_target
 from autotune.turns import SharedBudget
-from autotune.verdict import finalists
 from benchmarks.card import Deadline, Lines, card_of
-from benchmarks.choices_raced import race, rows_of, verdict, whole_runs
+from benchmarks.choices_raced import RUNS, cut_torn_row, race, rows_of, turns_of, verdict, whole_runs
 from benchmarks.shared_budget import EACH, NEXT_TO, SHARE, related_problems
-from benchmarks.simulated_search import MemoryLedger
+from benchmarks.told_run import NOTHING, CountedLedger, Tally, ToldRun
 
 PAIRS = 6  # problems of `next`
 
@@ -89,9 +90,17 @@ def half_of(problem: Any) -> Any:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", required=True, metavar="FILE", help="what is found, as lines of JSON")
+    parser.add_argument(
+        "--runs", default=",".join(RUNS), help="to make where FILE does not hold them, by comma"
+    )
     parser.add_argument("--seconds", type=float, default=540.0, help="of all; then it stops and reports")
     parser.add_argument("--seed", type=int, default=0, help="of the searches")
     arguments = parser.parse_args()
+    path = Path(arguments.out)
+    try:
+        runs = asked_runs(arguments.runs, whole_runs(rows_of(path)))
+    except ValueError as error:
+        parser.error(str(error))
     target = load_target("hopper_matmul")
     card = card_of(parser, target)
     world = World(
@@ -101,66 +110,113 @@ def main() -> int:
         evaluator=lambda workers: card.evaluator(target.name, workers=workers, seed=arguments.seed),
         seed=arguments.seed,
     )
-    return 0 if measured(world, Path(arguments.out), arguments.seconds) else 1
+    return 0 if measured(world, path, arguments.seconds, runs) else 1
 
 
-def measured(world: World, path: Path, seconds: float) -> bool:
+def asked_runs(text: str, whole: Collection[str]) -> list[str]:
+    """Returns the runs of a list by comma.
+
+    Raises:
+        ValueError: One that there is not, or `next` without what it begins with.
+    """
+    runs = text.split(",")
+    unknown = [run for run in runs if run not in RUNS]
+    if unknown:
+        raise ValueError(f"--runs: {unknown[0]!r} is none of {', '.join(RUNS)}")
+    if "next" in runs and "alone" not in {*runs, *whole}:
+        raise ValueError(
+            "--runs: next begins with what alone found, which FILE does not hold; ask for alone,next"
+        )
+    return runs
+
+
+def measured(world: World, path: Path, seconds: float, runs: Collection[str] = RUNS) -> bool:
     """Makes the runs and races that the file does not hold yet, says what they show, and returns whether all holds."""
-    say, deadline = Lines(str(path)), Deadline(seconds)
+    cut_torn_row(path)
+    say, deadline = Lines(str(path), unsaid=("knobs", "errors")), Deadline(seconds)
     try:
-        screen(world, rows_of(path), say, deadline)
-        race(world, rows_of(path), say, deadline)
+        screen(world, path, runs, say, deadline)
+        without = [run for run in RUNS if run not in whole_runs(rows_of(path))]
+        if without:
+            say(kind="not raced yet", without=without)
+        else:
+            race(world, rows_of(path), say, deadline)
     except TimeoutError:
-        say(kind="stopped", at_s=round(deadline.passed_s, 1), note="the same command goes on")
+        note = "the same command goes on; shared begins anew where it is not whole"
+        say(kind="stopped", at_s=round(deadline.passed_s, 1), note=note)
     return verdict(world, rows_of(path), say)
 
 
-def screen(world: World, rows: Sequence[Mapping[str, Any]], say: Lines, deadline: Deadline) -> None:
-    """Makes the runs that are not whole yet."""
-    whole = whole_runs(rows)
-    if "alone" not in whole:
-        each = SearchSettings(candidates=world.each, seconds=math.inf, stop_gain=0.0, seed=world.seed)
-        tuned = {}
-        with started(world, "alone", world.problems, each, say, deadline) as (runs, _):
-            for one in runs:
-                tuned[one.problem] = one.screened(one.opened(fresh=True), each.budget)
-        search_next(world, tuned, say, deadline)
-    if "shared" not in whole:
-        together = SearchSettings(
-            total_candidates=world.total, seconds=math.inf, stop_gain=0.0, seed=world.seed
-        )
-        with started(world, "shared", world.problems, together, say, deadline) as (runs, stages):
-            SharedBudget(runs, together, stages, until(deadline)).screened(fresh=True)
+def screen(world: World, path: Path, runs: Collection[str], say: Lines, deadline: Deadline) -> None:
+    """Makes those of the runs that are not whole yet."""
+    searches = {"alone": search_alone, "next": search_next, "shared": search_shared}
+    for run, search in searches.items():
+        rows = rows_of(path)
+        if run in runs and run not in whole_runs(rows):
+            search(world, rows, say, deadline)
 
 
-def search_next(world: World, tuned: Mapping[Any, Any], say: Lines, deadline: Deadline) -> None:
+def search_alone(world: World, rows: Sequence[Mapping[str, Any]], say: Lines, deadline: Deadline) -> None:
+    near = dict.fromkeys(world.problems, ())
+    search_each(world, "alone", near, world.each, rows, say, deadline)
+
+
+def search_next(world: World, rows: Sequence[Mapping[str, Any]], say: Lines, deadline: Deadline) -> None:
     """Searches problems next to tuned ones, as a run searches a problem after the other."""
-    search = SearchSettings(candidates=world.next_each, seconds=math.inf, stop_gain=0.0, seed=world.seed)
-    with started(world, "next", world.next_problems, search, say, deadline) as (runs, _):
+    tuned = {
+        problem: Neighbour(
+            problem=problem, knobs=row["knobs"], errors=[(knobs, e) for knobs, e in row["errors"]]
+        )
+        for problem, row in turns_of(world, rows, "alone").items()
+    }
+    near = {
+        problem: nearest_measured(world.target, problem, [tuned[half_of(problem)]])
+        for problem in world.next_problems
+        if half_of(problem) in tuned
+    }
+    search_each(world, "next", near, world.next_each, rows, say, deadline)
+
+
+def search_shared(world: World, rows: Sequence[Mapping[str, Any]], say: Lines, deadline: Deadline) -> None:
+    search = SearchSettings(total_candidates=world.total, seconds=math.inf, stop_gain=0.0, seed=world.seed)
+    with started(world, world.problems, search, Tally("shared", say, deadline), deadline) as (runs, stages):
+        SharedBudget(runs, search, stages, until(deadline)).screened(fresh=True)
+
+
+def search_each(
+    world: World,
+    run: str,
+    near: Mapping[Any, Sequence[tuple[float, Neighbour]]],
+    candidates: int,
+    rows: Sequence[Mapping[str, Any]],
+    say: Lines,
+    deadline: Deadline,
+) -> None:
+    """Searches one problem after the other, each beside those near it, but those that have had their only turn."""
+    turns = turns_of(world, rows, run)
+    left = [problem for problem in near if problem not in turns]
+    search = SearchSettings(candidates=candidates, seconds=math.inf, stop_gain=0.0, seed=world.seed)
+    tally = Tally(run, say, deadline, before=list(turns.values())[-1] if turns else NOTHING)
+    with started(world, left, search, tally, deadline) as (runs, _):
         for one in runs:
-            half = half_of(one.problem)
-            if tuned[half].best is not None:
-                neighbour = Neighbour(problem=half, knobs=tuned[half].best[0], errors=tuned[half].errors)
-                near = nearest_measured(world.target, one.problem, [neighbour])
-                one.screened(one.opened(fresh=True), search.budget, near=near)
+            one.screened(one.opened(fresh=True), search.budget, near=near[one.problem])
 
 
 @contextlib.contextmanager
 def started(
-    world: World, run: str, problems: Sequence[Any], search: SearchSettings, say: Lines, deadline: Deadline
+    world: World, problems: Sequence[Any], search: SearchSettings, tally: Tally, deadline: Deadline
 ) -> Iterator[tuple[list[ProblemRun], Stages]]:
     """Yields the problems of a run on workers of its own, and says what it took once the body has ended soundly."""
-    tally = Tally(run, say, deadline)
     stages = Stages(
         target=world.target,
         evaluator=world.evaluator(default_workers(on_gpu=True)),
         progress=PlainProgress(io.StringIO()),
         toolchain={},
-        open_ledger=lambda provenance, **_: ToldLedger(provenance.problem, tally),
+        open_ledger=lambda *_, **__: CountedLedger(tally),
     )
     config = RunConfig(
-        path=Path(run),
-        name=run,
+        path=Path(tally.run),
+        name=tally.run,
         problems=tuple(WeightedProblem(problem=problem) for problem in problems),
         space={},
         search=search,
@@ -169,7 +225,8 @@ def started(
     with closing(stages):
         yield (
             [
-                ProblemRun(
+                ToldRun(
+                    tally,
                     config,
                     world.device,
                     stages,
@@ -181,66 +238,12 @@ def started(
             ],
             stages,
         )
-    say(kind="run", run=run, **tally.taken)
+    tally.say(kind="run", run=tally.run, **tally.taken)
 
 
 def until(deadline: Deadline) -> Any:
     """Returns what stands for an interrupt in a search: TimeoutError after the deadline, with all in hand recorded."""
     return SimpleNamespace(requested=deadline, raise_if_requested=deadline)
-
-
-class Tally:
-    """What a run has taken so far: candidates, seconds from its first result to its last, and seconds of the card."""
-
-    def __init__(self, run: str, say: Lines, deadline: Deadline) -> None:
-        self.run, self.say, self._deadline = run, say, deadline
-        self._candidates, self._card_s = 0, 0.0
-        self._first_s: float | None = None
-        self._last_s = 0.0
-
-    def count(self, result: Any) -> None:
-        self._last_s = time.monotonic()
-        self._first_s = self._first_s or self._last_s
-        self._candidates += 1
-        self._card_s += getattr(result, "locked_s", None) or 0.0
-
-    @property
-    def taken(self) -> dict[str, Any]:
-        return {
-            "candidates": self._candidates,
-            "seconds": round(self._last_s - (self._first_s or self._last_s), 1),
-            "card_s": round(self._card_s, 2),
-            "at_s": round(self._deadline.passed_s, 1),
-        }
-
-
-class ToldLedger(MemoryLedger):
-    """A study that ends with the process, and says at the end of each turn what it holds."""
-
-    def __init__(self, problem: Mapping[str, Any], tally: Tally) -> None:
-        super().__init__()
-        self._problem, self._tally = dict(problem), tally
-
-    def record_screen(self, knobs: Mapping[str, Any], result: Any, spent_s: float) -> None:
-        super().record_screen(knobs, result, spent_s)
-        self._tally.count(result)
-
-    def finish_screening(self, spent_s: float, stopped: Any = None) -> None:
-        super().finish_screening(spent_s, stopped)
-        results = [(record.knobs, record.result) for record in self.screened()]
-        sound = [(knobs, result) for knobs, result in results if isinstance(result, Measured)]
-        if sound:
-            knobs, best = finalists(sound)[0]
-            self._tally.say(
-                kind="turn",
-                run=self._tally.run,
-                problem=self._problem,
-                of_problem=len(results),
-                failed=len(results) - len(sound),
-                best_us=best.timing.score_us,
-                knobs=knobs,
-                **self._tally.taken,
-            )
 
 
 if __name__ == "__main__":

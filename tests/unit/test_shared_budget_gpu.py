@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
+import math
 
 import pytest
 
@@ -10,7 +13,7 @@ from autotune.seam import Failed, Race, RaceEntry, RaceJob
 from autotune.target import load_target
 from benchmarks.card import Lines
 from benchmarks.choices_raced import compared, mean_ratio, rows_of, verdict
-from benchmarks.shared_budget_gpu import World, measured
+from benchmarks.shared_budget_gpu import World, asked_runs, measured
 from benchmarks.simulated_search import SimulatedEvaluator, SimulatedTarget, Truth
 from tests.helpers import scripted
 
@@ -22,10 +25,15 @@ WORLD = World(target=TARGET, device=H200, problems=PROBLEMS, evaluator=lambda wo
 
 
 class Watched(SimulatedEvaluator):
-    """Also keeps what it was asked, with how many workers it was made, and whether it was closed."""
+    """Also keeps what it was asked, with how many workers it was made, and whether it was closed.
 
-    def __init__(self, truth, workers):
+    Args:
+        results: After so many the time is over.
+    """
+
+    def __init__(self, truth, workers, results=math.inf):
         super().__init__(truth, seed=1)
+        self.results_left = results
         self.workers, self.screened, self.races, self.is_closed = workers, [], [], False
 
     def submit(self, job):
@@ -34,6 +42,12 @@ class Watched(SimulatedEvaluator):
         else:
             self.screened.append((job.candidate.problem.m, job.candidate.config.to_knobs()))
         super().submit(job)
+
+    def poll(self, timeout_s):
+        if not self.results_left:
+            raise TimeoutError
+        self.results_left -= 1
+        return super().poll(timeout_s)
 
     def close(self):
         self.is_closed = True
@@ -44,9 +58,12 @@ def truth():
     return Truth(TARGET, H200, draw=0)
 
 
-def world_of(truth, made):
+def world_of(truth, made, results=()):
+    """Returns a world that appends its evaluators to `made`; the first of them end after so many results each."""
+    limits = itertools.chain(results, itertools.repeat(math.inf))
+
     def evaluator(workers):
-        made.append(Watched(truth, workers))
+        made.append(Watched(truth, workers, next(limits)))
         return made[-1]
 
     return World(
@@ -120,6 +137,121 @@ def test_the_same_command_repeats_no_whole_run_and_no_race(whole, truth, tmp_pat
     again = []
     measured(world_of(truth, again), out, seconds=600.0)
     assert again == []
+
+
+def keep(whole, out, is_kept):
+    """Writes those rows of a whole measurement that are to be kept."""
+    lines = [line for line in whole[1].read_text().splitlines(keepends=True) if is_kept(json.loads(line))]
+    out.write_text("".join(lines))
+
+
+def test_a_run_that_was_stopped_goes_on_with_the_problems_it_has_not_searched(truth, tmp_path):
+    out, made = tmp_path / "out.jsonl", []
+    assert not measured(world_of(truth, made, results=[45]), out, seconds=600.0)
+    assert [m for m, _ in made[0].screened[:45]] == [512] * 20 + [1024] * 20 + [2048] * 5
+    assert not [row for row in rows_of(out) if row["kind"] == "run"]
+    measured(world_of(truth, made), out, seconds=600.0)
+    assert [m for m, _ in made[1].screened] == [2048] * 20
+    told = {row["run"]: row["candidates"] for row in rows_of(out) if row["kind"] == "run"}
+    assert told == {"alone": 60, "next": 12, "shared": 24}  # what was measured twice is counted once
+    assert len([row for row in rows_of(out) if row["kind"] == "race"]) == 3
+
+
+def test_what_earlier_commands_took_of_a_run_is_counted_with_it(whole, truth, tmp_path):
+    out = tmp_path / "out.jsonl"
+    keep(
+        whole, out, lambda row: row["kind"] == "turn" and row["problem"]["m"] == 512 and row["run"] == "alone"
+    )
+    (row,) = rows_of(out)
+    out.write_text(json.dumps(row | {"seconds": 100.0, "card_s": 7.5}) + "\n")
+    measured(world_of(truth, []), out, seconds=600.0, runs=["alone"])
+    (run,) = [row for row in rows_of(out) if row["kind"] == "run"]
+    assert run["seconds"] >= 100.0 and (run["card_s"], run["candidates"]) == (7.5, 60)
+
+
+def test_next_begins_with_what_the_file_says_of_alone_where_its_time_ended(whole, truth, tmp_path):
+    out, made = tmp_path / "out.jsonl", []
+    keep(whole, out, lambda row: row.get("run") == "alone")
+    measured(world_of(truth, made, results=[8]), out, seconds=600.0)
+    assert made[0].screened[:6] == whole[0][1].screened[:6]
+    measured(world_of(truth, made), out, seconds=600.0)
+    assert made[1].screened == whole[0][1].screened[6:]
+    assert [len(one.screened) for one in made[2:]] == [24, 0]
+    races = [row for row in rows_of(out) if row["kind"] == "race"]
+    assert ["next" in row["over_alone"] for row in races] == [False, True, True]
+
+
+def test_next_hears_what_the_model_got_wrong_of_alone(whole, truth, tmp_path):
+    proposed = []
+    for place, errors in enumerate([{}, {"errors": []}]):
+        out, made = tmp_path / f"{place}.jsonl", []
+        rows = [row | errors for row in rows_of(whole[1]) if row.get("run") == "alone"]
+        out.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        world = dataclasses.replace(world_of(truth, made), next_each=20)
+        measured(world, out, seconds=600.0, runs=["next"])
+        proposed.append(made[0].screened)
+    assert proposed[0] != proposed[1]
+
+
+def test_shared_that_was_stopped_begins_anew(whole, truth, tmp_path):
+    out, made = tmp_path / "out.jsonl", []
+    keep(whole, out, lambda row: row.get("run") in ("alone", "next"))
+    measured(world_of(truth, made, results=[20]), out, seconds=600.0)
+    measured(world_of(truth, made), out, seconds=600.0)
+    assert made[1].screened == whole[0][2].screened
+    assert [row["candidates"] for row in rows_of(out) if row.get("run") == "shared"][-1] == 24
+
+
+def test_runs_can_be_made_by_two_commands_and_race_once_all_are_there(truth, tmp_path):
+    out, made = tmp_path / "out.jsonl", []
+    assert not measured(world_of(truth, made), out, seconds=600.0, runs=["alone", "next"])
+    assert [len(one.screened) for one in made] == [60, 12]
+    assert [row["without"] for row in rows_of(out) if row["kind"] == "not raced yet"] == [["shared"]]
+    measured(world_of(truth, made), out, seconds=600.0, runs=["shared"])
+    assert [len(one.screened) for one in made] == [60, 12, 24, 0]
+    assert len([row for row in rows_of(out) if row["kind"] == "race"]) == 3
+
+
+def test_a_run_that_there_is_not_and_next_without_alone_are_refused():
+    assert asked_runs("alone,next", ()) == ["alone", "next"]
+    assert asked_runs("next", ["alone"]) == ["next"]
+    with pytest.raises(ValueError, match="'beside' is none of alone, next, shared"):
+        asked_runs("alone,beside", ())
+    with pytest.raises(ValueError, match="next begins with what alone found"):
+        asked_runs("next,shared", ())
+
+
+def test_a_race_that_failed_is_repeated_and_its_last_row_counts(whole, truth, tmp_path):
+    out, made = tmp_path / "out.jsonl", []
+    again = whole[0][-1].races[0].problem
+    keep(whole, out, lambda row: row["kind"] != "verdict")
+    rows = [
+        row | {"over_alone": {}} if row["kind"] == "race" and row["problem"]["m"] == again.m else row
+        for row in rows_of(out)
+    ]
+    out.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    measured(world_of(truth, made), out, seconds=600.0)
+    assert [job.problem for one in made for job in one.races] == [again] * 2  # processes
+    assert rows_of(out)[-1]["raced"] == "3 of 3"
+
+
+def test_a_row_that_was_not_written_whole_is_cut_off(whole, truth, tmp_path):
+    out, made = tmp_path / "out.jsonl", []
+    out.write_text(whole[1].read_text() + '{"kind": "race", "over_al')
+    before = rows_of(whole[1])
+    assert rows_of(out) == before
+    measured(world_of(truth, made), out, seconds=600.0)
+    assert made == [] and rows_of(out)[: len(before)] == before and rows_of(out)[-1]["kind"] == "verdict"
+
+
+def test_what_only_a_search_reads_is_in_the_file_and_not_said(truth, tmp_path, capsys):
+    out = tmp_path / "out.jsonl"
+    measured(world_of(truth, []), out, seconds=600.0)
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["kind"] for row in said] == [row["kind"] for row in rows_of(out)]
+    assert not any({"knobs", "errors"} & set(row) for row in said)
+    (turn, *_) = rows_of(out)
+    assert len(turn["errors"]) == 20 and turn["knobs"] in [knobs for knobs, _ in turn["errors"]]
 
 
 def test_after_its_seconds_it_stops_with_what_it_has_told(truth, tmp_path):
