@@ -1,4 +1,4 @@
-"""What the counters are read of: a problem's kernels, and XLA's product of it, as lanes; loads no jax."""
+"""The lanes whose counters are read: a problem's kernels, and XLA's product of it; loads no jax."""
 
 from __future__ import annotations
 

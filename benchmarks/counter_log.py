@@ -1,7 +1,6 @@
 """What ncu wrote: its messages, and the counters of each kernel, given to the lanes that launched them.
 
-The page "raw" as CSV is a row of names, a row of units, then a row for each kernel; the page "details", which some
-versions print instead, a row for each counter. Both are read. Lines of ncu's own begin with "==".
+The page "raw" as CSV is a row of names, a row of units, then a row for each kernel. Lines of ncu's own begin with "==".
 """
 
 from __future__ import annotations
@@ -14,11 +13,8 @@ from dataclasses import dataclass
 
 MARK = "counters_lane_"
 NOT_FOUND = "Failed to find metric"
-# Into us and bytes; ncu is asked for its base units, ns and bytes, and other versions of it spell them out.
-UNITS = {
-    "ns": 1e-3, "nsecond": 1e-3, "us": 1.0, "usecond": 1.0, "ms": 1e3, "msecond": 1e3, "s": 1e6, "second": 1e6,
-    "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9,
-}  # fmt: skip
+# Into us; ncu is asked for its base units, which are bytes and nanoseconds, and versions write these in two ways.
+UNITS = {"ns": 1e-3, "nsecond": 1e-3}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +53,7 @@ def kernels_of(text: str) -> list[Kernel]:
     found = []
     for start, end in itertools.pairwise([*starts, len(lines)]):
         header, *rows = csv.reader(lines[start:end])
-        rows = [row for row in rows if len(row) == len(header)]
-        found += _long(header, rows) if "Metric Name" in header else _wide(header, rows)
+        found += _kernels(header, [row for row in rows if len(row) == len(header)])
     return found
 
 
@@ -75,27 +70,13 @@ def by_lane(kernels: Sequence[Kernel]) -> dict[int, list[Kernel]]:
     return {index: kernels for index, kernels in lanes.items() if kernels}
 
 
-def _wide(header: list[str], rows: list[list[str]]) -> Iterator[Kernel]:
+def _kernels(header: list[str], rows: list[list[str]]) -> Iterator[Kernel]:
     units = dict(zip(header, rows[0], strict=True)) if rows and not rows[0][0] else {}
     for row in rows[1 if units else 0 :]:
         fields = dict(zip(header, row, strict=True))
         values = {name: _value(text, units.get(name, "")) for name, text in fields.items() if "__" in name}
-        yield _kernel(fields["Kernel Name"], values)
-
-
-def _long(header: list[str], rows: list[list[str]]) -> Iterator[Kernel]:
-    values: dict[tuple[str, ...], dict[str, float | None]] = {}
-    for row in rows:
-        fields = dict(zip(header, row, strict=True))
-        key = (fields["ID"], fields.get("Process ID", ""), fields["Kernel Name"])
-        value = _value(fields["Metric Value"], fields["Metric Unit"])
-        values.setdefault(key, {})[fields["Metric Name"]] = value
-    for (_, _, name), found in values.items():
-        yield _kernel(name, found)
-
-
-def _kernel(name: str, values: Mapping[str, float | None]) -> Kernel:
-    return Kernel(name=name, metrics={key: value for key, value in values.items() if value is not None})
+        known = {name: value for name, value in values.items() if value is not None}
+        yield Kernel(name=fields["Kernel Name"], metrics=known)
 
 
 def _value(text: str, unit: str) -> float | None:

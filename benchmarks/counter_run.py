@@ -22,9 +22,11 @@ START_S = 15.0  # from ncu's start to the first lane, and from the last lane's e
 STEP_S = 90.0  # without a step the process hangs
 WRITE_S = 15.0  # ncu writes what it has read once its process is gone
 LOOK_S = 0.2
+LINE_CHARACTERS = 120
+# Only the process itself launches kernels; a ptxas that XLA starts is none of ours.
 OPTIONS = (
-    "--target-processes", "all", "--profile-from-start", "off", "--replay-mode", "kernel", "--cache-control", "all",
-    "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base",
+    "--target-processes", "application-only", "--profile-from-start", "off", "--replay-mode", "kernel",
+    "--cache-control", "all", "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base",
 )  # fmt: skip
 
 
@@ -101,12 +103,17 @@ def run(tool: Tool, job: CounterJob, metrics: Sequence[str], limit_s: float) -> 
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    if (
-        tool.kept is not None
-    ):  # before it is read: what this version of ncu writes otherwise can then be looked at
+    # Kept before it is read: what this version of ncu writes otherwise can then be looked at.
+    if tool.kept is not None:
         with tool.kept.open("a") as file:
             file.write(_text(log) + _text(output))
     return _report(_steps(progress), _text(log), _text(output))
+
+
+def tell(lines: Sequence[str]) -> None:
+    """Says the beginning of each line on stderr, so that what is on stdout can be pasted."""
+    for line in lines:
+        print(line[:LINE_CHARACTERS], file=sys.stderr, flush=True)
 
 
 def _watch(process: subprocess.Popen[bytes], progress: Path, log: Path, limit_s: float) -> None:
@@ -117,7 +124,7 @@ def _watch(process: subprocess.Popen[bytes], progress: Path, log: Path, limit_s:
         steps = list(_steps(progress))
         if len(steps) > said:
             step_end_s = time.monotonic() + STEP_S
-            print(*map(json.dumps, steps[said:]), sep="\n", flush=True)
+            tell([" ".join(map(str, step.values())) for step in steps[said:] if "lane" in step])
             said = len(steps)
         # After an error ncu may let the process run on, and reads nothing more of it.
         if time.monotonic() > min(end_s, step_end_s) or "==ERROR==" in _text(log):

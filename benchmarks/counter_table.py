@@ -26,9 +26,8 @@ LAUNCH = tuple(
 )
 REGISTERS, SMEM_BYTES, CTAS, THREADS, CLUSTER = LAUNCH
 WAVES = "launch__waves_per_multiprocessor"
-LIMITS = tuple(
-    f"launch__occupancy_limit_{name}" for name in ("registers", "shared_mem", "warps", "blocks")
-)  # CTAs on an SM at once, by each of them
+# CTAs on an SM at once, by each of them.
+LIMITS = tuple(f"launch__occupancy_limit_{name}" for name in ("registers", "shared_mem", "warps", "blocks"))
 # Every counter among them is one that NVIDIA's library of CUDA 13.0 knows for this chip, GH100; ncu reads nothing at
 # all where one name is wrong. WGMMA has no cycles of its own there (sm__pipe_tensor_op_gmma_cycles_active).
 METRICS = (
@@ -37,11 +36,11 @@ METRICS = (
 )  # fmt: skip
 
 HEADINGS = (
-    "problem", "lane", "kernels", "us", "tensor %", "SM %", "SMEM reads %", "L2 %", "DRAM %", "DRAM MB", "over least",
-    "L2 MB", "over least", "L2 hits %", "to SMs MB", "SMs busy %", "warps %", "registers", "SMEM KB", "CTAs", "threads",
-    "cluster", "CTAs an SM", "waves", "main kernel",
+    "problem", "lane", "kernels", "us", "tensor %", "SM %", "SMEM reads %", "L2 %", "DRAM %", "DRAM MB",
+    "DRAM over least", "L2 MB", "L2 over least", "L2 hits %", "to SMs MB", "SMs busy %", "warps %", "registers",
+    "SMEM KB", "CTAs", "threads", "cluster", "CTAs an SM", "waves", "main kernel",
 )  # fmt: skip
-NAME_CHARACTERS = 60
+NAME_CHARACTERS, REASON_CHARACTERS = 40, 120
 
 
 def json_rows(lane: CounterLane, kernels: Sequence[Kernel], failed: str | None) -> Iterator[dict[str, Any]]:
@@ -64,7 +63,7 @@ def table_row(lane: CounterLane, kernels: Sequence[Kernel], failed: str | None) 
     """Returns a lane's row: times and bytes of all its kernels, the rest of the one that takes longest."""
     first = [lane.problem.describe(), lane.name]
     if failed:
-        return f"| {' | '.join([*first, failed.replace('|', '/')])} |"
+        return f"| {' | '.join([*first, failed[:REASON_CHARACTERS].replace('|', '/')])} |"
     longest = max(kernels, key=lambda kernel: kernel.metrics.get(TIME, 0.0))
     main = longest.metrics
     dram_bytes = _total(kernels, DRAM_READ, DRAM_WRITTEN)

@@ -1,18 +1,19 @@
 """What binds? Reads hardware counters of our kernels and of XLA's with NVIDIA Nsight Compute (`ncu`).
 
     PYTHONPATH=.:kernels python benchmarks/counters.py [BESTFILE | --jobs FILE.json] [--problems 1x8192x8192,...]
-        [--formulations plain] [--seconds 240] [--out FILE.jsonl]
+        [--formulations plain] [--seconds 240] [--out FILE]
 
 For each problem: the kernel of the best file (the heuristic's where there is none) and XLA's product. With --jobs the
 variants of a file like benchmarks/knob_effects.json. ncu starts a process for a few problems, which compiles each lane
 as a user would, launches it once, and once more to be read. ncu runs each kernel several times over, alone, and
 empties the caches before each: the L2 is cold for every kernel, also for the second one of a call and whatever the
-problem's protocol says. So the times are no times of the protocol, and serve only to tell a lane's kernels apart.
-Clocks are left alone. XLA picks its algorithm beside ncu, and may pick another one than without.
+problem's protocol says. So the times are not comparable with the protocol's, and serve only to tell a lane's kernels
+apart. Clocks are left alone. XLA picks its algorithm beside ncu, and may pick another one than without.
 
-Prints a row for each lane as its process ends; DRAM and L2 bytes are also given over the least, operands and result
-once. --out gets a line of JSON for each kernel, and a file beside it, with .log behind its name, what ncu wrote. Ends
-by itself half a minute after --seconds at the latest; the exit code is 0 where every lane was read.
+Prints a table at its end, a row for each lane, and each step on the way, on stderr; DRAM and L2 bytes are also given
+over the least, operands and result once. --out gets a line of JSON for each kernel as its process ends, and a file
+beside it, with .log behind its name, what ncu wrote. Ends by itself half a minute after --seconds at the latest; the
+exit code is 0 where every lane was read.
 """
 
 from __future__ import annotations
@@ -38,13 +39,12 @@ from benchmarks.counter_lanes import (
     lanes_of_experiments,
 )
 from benchmarks.counter_log import Kernel
-from benchmarks.counter_run import START_S, Report, Tool, run
+from benchmarks.counter_run import START_S, Report, Tool, run, tell
 from benchmarks.counter_table import METRICS, heading, json_rows, table_row
 
 BEST = "results/best/nvidia_h200.json"
-PROBLEMS_A_PROCESS = (
-    4  # ncu writes when its process has ended: what one that is lost costs, against 10 s a start
-)
+# ncu writes when its process has ended: what one that is lost costs, against 10 s a start.
+PROBLEMS_A_PROCESS = 4
 FRUITLESS = 2  # processes in a row without a kernel, after which ncu itself is to blame
 PLACES = ("/usr/local/cuda/bin", "/opt/nvidia/nsight-compute/*")
 DENIED = "ERR_NVGPUCTRPERM"
@@ -71,15 +71,16 @@ def main() -> None:
         lanes = dict(enumerate(asked_lanes(arguments, card)))
     except (ValueError, OSError, InputError) as error:
         parser.error(str(error))
-    print(f"{len(lanes)} lanes by {path}", *heading(), sep="\n", flush=True)
-    read = 0
+    print(f"{len(lanes)} lanes by {path}", flush=True)
+    rows, read = [], 0
     with tempfile.TemporaryDirectory(prefix="counters_") as folder:
         kept = Path(f"{arguments.out}.log") if arguments.out else None
         tool = Tool(path=path, environment=environment(card), folder=Path(folder), kept=kept)
         for index, kernels, failed in read_counters(tool, lanes, card, arguments.seconds, deadline):
-            print(table_row(lanes[index], kernels, failed), flush=True)
+            rows.append(table_row(lanes[index], kernels, failed))
             keep(arguments.out, lanes[index], kernels, failed)
             read += not failed
+    print(*heading(), *rows, sep="\n")
     print(f"{read} of {len(lanes)} lanes read; {deadline.passed_s:.0f} s", flush=True)
     raise SystemExit(0 if read == len(lanes) else 1)
 
@@ -123,7 +124,7 @@ def read_counters(
             lanes=batch, device=card.device, progress=str(tool.folder / "progress"), seconds=left_s - START_S
         )
         report = run(tool, job, metrics, left_s)
-        print(*report.messages, sep="\n", end="\n" if report.messages else "", flush=True)
+        tell(report.messages)
         unknown = report.unknown(metrics)
         if unknown:
             metrics = tuple(name for name in metrics if name not in unknown)

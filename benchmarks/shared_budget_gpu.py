@@ -164,9 +164,7 @@ def search_alone(world: World, rows: Sequence[Mapping[str, Any]], say: Lines, de
 def search_next(world: World, rows: Sequence[Mapping[str, Any]], say: Lines, deadline: Deadline) -> None:
     """Searches problems next to tuned ones, as a run searches a problem after the other."""
     tuned = {
-        problem: Neighbour(
-            problem=problem, knobs=row["knobs"], errors=[(knobs, e) for knobs, e in row["errors"]]
-        )
+        problem: Neighbour(problem=problem, knobs=row["knobs"], errors=row["errors"])
         for problem, row in turns_of(world, rows, "alone").items()
     }
     near = {

@@ -35,14 +35,6 @@ RAW = """\
 "4","4711","python3.12","127.0.0.1","void reduce<float>(float *, int)","1","15","(128, 1, 1)","(64, 1, 1)","0","9.0",\
 "1,048,576","3,000","32","n/a"
 """
-DETAILS = """\
-==PROF== Disconnected from process 4711
-"ID","Process ID","Kernel Name","Section Name","Metric Name","Metric Unit","Metric Value"
-"0","4711","counters_lane_3","Command line profiler metrics","gpu__time_duration.sum","us","1.12"
-"1","4711","gemm(int, int)","Command line profiler metrics","gpu__time_duration.sum","us","1,200.50"
-"1","4711","gemm(int, int)","Command line profiler metrics","dram__bytes_read.sum","Mbyte","2.5"
-"2","4711","gemm(int, int)","Command line profiler metrics","gpu__time_duration.sum","ms","2"
-"""
 
 
 def test_the_raw_page_is_read_in_us_and_bytes_and_what_ncu_could_not_read_is_left_out():
@@ -61,19 +53,17 @@ def test_the_raw_page_is_read_in_us_and_bytes_and_what_ncu_could_not_read_is_lef
     assert L2_HITS not in reduce.metrics
 
 
-def test_a_page_with_a_row_for_each_counter_is_read_as_well():
-    assert [kernel.metrics for kernel in kernels_of(DETAILS)] == [
-        {TIME: pytest.approx(1.12)},
-        {TIME: pytest.approx(1200.5), "dram__bytes_read.sum": pytest.approx(2.5e6)},
-        {TIME: pytest.approx(2000.0)},
-    ]
+@pytest.mark.parametrize("unit", ["ns", "nsecond"])
+def test_a_time_is_in_us_however_this_ncu_writes_its_base_unit(unit):
+    kernel = kernels_of(RAW.replace('"ns"', f'"{unit}"'))[3]
+    assert kernel.metrics[TIME] == pytest.approx(20.0)
 
 
 def test_kernels_belong_to_the_lane_whose_mark_came_before_them():
     found = by_lane(kernels_of(RAW))
     assert {lane: len(kernels) for lane, kernels in found.items()} == {0: 1, 1: 2}
     stray = Kernel(name="before any mark", metrics={})
-    assert by_lane([stray, *kernels_of(DETAILS)]) == {3: kernels_of(DETAILS)[1:]}
+    assert by_lane([stray, *kernels_of(RAW)]) == found
 
 
 def test_of_what_ncu_says_errors_and_warnings_are_kept_and_unknown_metrics_found():
@@ -102,13 +92,15 @@ def test_a_lane_s_row_has_sums_of_all_kernels_and_the_shares_of_the_longest():
     row = list(zip(HEADINGS, cells, strict=True))
     for found in [
         ("problem", "1024x1024x1024 bfloat16 nn"), ("lane", "XLA plain"), ("kernels", "2"), ("us", "6.5"),
-        ("tensor %", "51.2"), ("DRAM %", "40.0"), ("DRAM MB", "9.4"), ("over least", "1.50"), ("L2 MB", "18.9"),
-        ("over least", "3.00"), ("SMs busy %", "75.0"), ("CTAs an SM", "1"), ("to SMs MB", "-"),
+        ("tensor %", "51.2"), ("DRAM %", "40.0"), ("DRAM MB", "9.4"), ("DRAM over least", "1.50"),
+        ("L2 MB", "18.9"), ("L2 over least", "3.00"), ("SMs busy %", "75.0"), ("CTAs an SM", "1"), ("to SMs MB", "-"),
         ("main kernel", "gemm"),
     ]:  # fmt: skip
         assert found in row
     assert [line["kernel"] for line in json_rows(lane, kernels, None)] == ["sum | parts", "gemm"]
     assert table_row(lane, (), "memory: a | b").endswith("| XLA plain | memory: a / b |")
+    assert table_row(lane, (), "x" * 200).endswith(f"| XLA plain | {'x' * 120} |")
+    assert len(set(HEADINGS)) == len(HEADINGS)
 
 
 def test_an_entry_that_went_to_xla_is_read_with_its_kernel_and_an_unknown_problem_with_the_heuristic_s(
@@ -185,7 +177,10 @@ end(0)
 
 @pytest.fixture
 def run_with(tmp_path, monkeypatch, capsys):
-    """Returns a function that runs the benchmark with such an ncu: exit code, output, JSON lines, command lines."""
+    """Returns a function that runs the benchmark with such an ncu: exit code, stdout, JSON lines, command lines.
+
+    Its `stderr` is what was last said there.
+    """
     best = best_file(
         tmp_path / "best", *(entry(problem(size, size, size)) for size in (512, 1024, 2048, 4096))
     )
@@ -202,7 +197,9 @@ def run_with(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", argv)
         with pytest.raises(SystemExit) as ended:
             counters.main()
-        return ended.value.code, capsys.readouterr().out, lines_of(out), lines_of(calls)
+        printed = capsys.readouterr()
+        run.stderr = printed.err
+        return ended.value.code, printed.out, lines_of(out), lines_of(calls)
 
     return run
 
@@ -227,6 +224,37 @@ def test_every_kernel_of_every_lane_is_kept_with_its_problem(run_with, tmp_path)
     assert len(calls) == 2  # one problem, then the other three
     assert calls[0][calls[0].index("--clock-control") + 1] == "none"
     assert calls[0][calls[0].index("--metrics") + 1] == ",".join(METRICS)
+
+
+def test_the_table_is_printed_once_and_in_one_piece_and_steps_are_said_beside_it(run_with):
+    body = """
+import time
+print("==WARNING== " + "w" * 200)
+for lane in job.lanes:
+    read(lane, "gemm")
+time.sleep(3 * LOOK_S)
+end(0)
+""".replace("LOOK_S", str(counter_run.LOOK_S))
+    _, printed, _, _ = run_with(body)
+    first, *table, last = printed.splitlines()
+    assert first.startswith("8 lanes by ") and last.startswith("8 of 8 lanes read")
+    assert [row.split(" | ")[:2] for row in table] == [
+        ["| problem", "lane"],
+        ["|" + "---|" * len(HEADINGS)],
+        *(
+            [f"| {m}x{m}x{m} bfloat16 nn", lane]
+            for m in (512, 1024, 2048, 4096)
+            for lane in ("kernel", "XLA plain")
+        ),
+    ]
+    said = run_with.stderr.splitlines()
+    assert said[:2] == ["0 begin", "0 done"] and "7 done" in said
+    assert said.count("==WARNING== " + "w" * 108) == 2  # one of each process, and its beginning alone
+
+
+def test_ncu_looks_into_the_process_alone_and_not_into_what_xla_starts(run_with):
+    _, _, _, calls = run_with(READS_ALL)
+    assert calls[0][calls[0].index("--target-processes") + 1] == "application-only"
 
 
 def test_a_metric_that_ncu_does_not_know_is_left_out_and_the_others_are_read(run_with):
