@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from hopper_matmul.geometry import Geometry, Matrix
+from hopper_matmul.geometry import Geometry
+from hopper_matmul.matrix import Matrix
 from hopper_matmul.scopes import Place, Scope
 from hopper_matmul.walk import PARTS_AXIS
 

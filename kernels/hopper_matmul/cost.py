@@ -15,8 +15,8 @@ from typing import Any
 from hopper_matmul.config import Config, Edges
 from hopper_matmul.facts import chosen, lesser
 from hopper_matmul.folding import foldable_rows, is_lhs_unfilled, is_result_unfilled
-from hopper_matmul.geometry import filled_columns, needs_view, odd_matrices, stored_matrices, swizzle_of
 from hopper_matmul.hardware import Device
+from hopper_matmul.matrix import filled_columns, needs_view, odd_matrices, stored_matrices, swizzle_of
 from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
 from hopper_matmul.rates import Rates, rates_of
 from hopper_matmul.scopes import PLANS, ScopePlan

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from hopper_matmul.folding import foldable_rows, is_lhs_unfilled, is_result_unfilled
-from hopper_matmul.geometry import needs_view, registers_for_compute, swizzle_of
+from hopper_matmul.geometry import registers_for_compute
 from hopper_matmul.hardware import REGISTERS_PER_SM, SMEM_ALIGNMENT_BYTES, THREADS_PER_WARPGROUP, Device
+from hopper_matmul.matrix import needs_view, swizzle_of
 from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
 
 BARRIER_BYTES = 8

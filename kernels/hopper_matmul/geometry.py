@@ -1,6 +1,6 @@
 """Sizes that follow from a problem, a configuration and a device. The kernel is built from them.
 
-The functions at the top are plain arithmetic: `legality` evaluates the same ones, on numbers and on numpy arrays.
+`registers_for_compute` is plain arithmetic: `legality` evaluates the same, on numbers and on numpy arrays.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from hopper_matmul.config import Config, Dimension
 from hopper_matmul.folding import foldable_rows, is_lhs_unfilled, is_result_unfilled
 from hopper_matmul.hardware import Device
+from hopper_matmul.matrix import Matrix, Pair, needs_view, swizzle_of
 from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
 
-Pair = tuple[int, int]
 SETMAXNREG_LIMIT = 256  # highest register count that PTX's setmaxnreg takes
 REGISTERS_A_LANE = 512  # 65,536 registers of an SM over the 128 lanes of a warpgroup
 
@@ -33,113 +33,11 @@ def is_computed(p: Problem) -> bool:
     )
 
 
-def swizzle_of(row_bytes):
-    """Returns the widest swizzle, 128, 64, 32 or else 16 bytes, that divides rows of `row_bytes`."""
-    return 16 << ((row_bytes % 128 == 0) * 1 + (row_bytes % 64 == 0) * 1 + (row_bytes % 32 == 0) * 1)
-
-
-def padded(shape, swizzle_bytes, itemsize_bytes):
-    """Returns rows and columns of a matrix, rounded up to what TMA can clip to blocks of 8 rows by one swizzle.
-
-    Rows are fewer than a block or whole blocks; columns fill 16 bytes, and are fewer than a swizzle's or whole ones.
-    """
-    rows, columns = shape
-    swizzle_columns = swizzle_bytes // itemsize_bytes
-    few = filled_columns(columns, itemsize_bytes)
-    whole = -(-columns // swizzle_columns) * swizzle_columns
-    return rows + (rows > 8) * (-rows % 8), whole + (few - whole) * (few < swizzle_columns)
-
-
-def filled_columns(columns, itemsize_bytes):
-    """Returns the columns of rows that fill 16 bytes, which TMA wants of every matrix."""
-    grain = 16 // itemsize_bytes
-    return -(-columns // grain) * grain
-
-
-def needs_view(shape, swizzle_bytes, itemsize_bytes):
-    """Returns whether TMA cannot clip a matrix to blocks of 8 rows by one swizzle, once its rows fill 16 bytes."""
-    rows, columns = padded(shape, swizzle_bytes, itemsize_bytes)
-    return (rows != shape[0]) | (columns != filled_columns(shape[1], itemsize_bytes))
-
-
-def stored_matrices(problem: Problem) -> tuple[tuple[Pair, int, int], ...]:
-    """Returns lhs, rhs and result as they lie in memory: size, bytes of an element, how many there are."""
-    size, out_size = ITEMSIZE_BYTES[problem.lhs_dtype], ITEMSIZE_BYTES[problem.out_dtype]
-    lhs, rhs = (problem.m, problem.k), (problem.k, problem.n)
-    return (
-        (lhs if problem.layout[0] == "n" else lhs[::-1], size, problem.lhs_batch),
-        (rhs if problem.layout[1] == "n" else rhs[::-1], size, problem.rhs_batch),
-        ((problem.m, problem.n), out_size, problem.batch),
-    )
-
-
-def odd_matrices(problem: Problem) -> list[tuple[Pair, int, int]]:
-    """Returns those of `stored_matrices` that TMA cannot clip to blocks of 8 rows by 128 bytes."""
-    return [one for one in stored_matrices(problem) if padded(one[0], 128, one[1]) != one[0]]
-
-
 def registers_for_compute(memory_registers, compute_wgs):
     """Returns the registers a thread of each compute warpgroup gets, a multiple of 8."""
     share = (REGISTERS_A_LANE - memory_registers) // compute_wgs
     capped = share * (share <= SETMAXNREG_LIMIT) + SETMAXNREG_LIMIT * (share > SETMAXNREG_LIMIT)
     return capped // 8 * 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class Matrix:
-    """A matrix in device memory and how its tiles pass through SMEM, all in rows and columns as they lie in memory.
-
-    Attributes:
-        stored: Its size as the caller has it, or that of one fold.
-        tile: What a CTA loads, or a warpgroup stages, at a time.
-        part: What a warpgroup reads of a tile.
-        k_is_columns: Whether its columns run along k: then a warpgroup reads panel after panel, else its own.
-        swizzle_bytes: Of the tile in SMEM.
-        is_viewed: Whether TMA sees its tiles in panels: blocks of whole columns of a swizzle.
-        folds: So many rows of the caller's matrix are one of each fold, and a tile is made of as many rows of each.
-    """
-
-    stored: Pair
-    tile: Pair
-    part: Pair
-    k_is_columns: bool
-    swizzle_bytes: int
-    itemsize_bytes: int
-    is_viewed: bool
-    folds: int = 1
-
-    @property
-    def swizzle_columns(self) -> int:
-        return self.swizzle_bytes // self.itemsize_bytes
-
-    @property
-    def shape(self) -> Pair:
-        """Its size, or that of one fold, once it is padded to what TMA takes."""
-        if self.is_viewed:
-            return self.stored[0], filled_columns(self.stored[1], self.itemsize_bytes)
-        return padded(self.stored, self.swizzle_bytes, self.itemsize_bytes)
-
-    @property
-    def panels(self) -> int:
-        """Panels of a tile."""
-        return self.tile[1] // self.swizzle_columns if self.is_viewed else 1
-
-    @property
-    def copies(self) -> int:
-        """Copies that bring one tile."""
-        return self.panels * self.folds
-
-    @property
-    def buffer(self) -> tuple[int, ...]:
-        """Shape of one tile in SMEM: of the tile, or of its panels."""
-        return (self.panels, self.tile[0], self.swizzle_columns) if self.is_viewed else self.tile
-
-    def check_view(self) -> None:
-        """Raises ValueError where a warpgroup would read across panels, which WGMMA and TMA cannot."""
-        if self.is_viewed and not self.k_is_columns and self.part[1] != self.swizzle_columns:
-            raise ValueError(
-                f"a view has {self.swizzle_columns} columns, those of the swizzle, but a warpgroup reads {self.part[1]}"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from hopper_matmul.config import Config, Edges
 from hopper_matmul.cost import padding_us, predicted_us
-from hopper_matmul.geometry import odd_matrices
 from hopper_matmul.hardware import Device
 from hopper_matmul.legality import check
+from hopper_matmul.matrix import odd_matrices
 from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
 from hopper_matmul.rates import rates_of
 from hopper_matmul.scopes import PLANS

@@ -19,10 +19,10 @@ from hopper_matmul.config import KNOB_NAMES, Config
 from hopper_matmul.cost import DRAINED, terms, total_us
 from hopper_matmul.dependence import knobs_read
 from hopper_matmul.facts import Facts
-from hopper_matmul.geometry import odd_matrices
 from hopper_matmul.hardware import Device
 from hopper_matmul.heuristic import LEAST_K, SKINNY_M, heuristic_configs
 from hopper_matmul.legality import RULES
+from hopper_matmul.matrix import odd_matrices
 from hopper_matmul.problem import FieldError, Problem, one_of
 from hopper_matmul.rates import rates_of
 from hopper_matmul.rules import Rule

@@ -21,10 +21,11 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from hopper_matmul import exchange, geometry, roles
 from hopper_matmul.config import Config
-from hopper_matmul.geometry import Geometry, Matrix
+from hopper_matmul.geometry import Geometry
 from hopper_matmul.hardware import KNOWN
 from hopper_matmul.kernel import build
 from hopper_matmul.legality import check
+from hopper_matmul.matrix import Matrix
 from hopper_matmul.problem import Problem
 from hopper_matmul.reference import operands
 from hopper_matmul.scopes import ScopePlan
