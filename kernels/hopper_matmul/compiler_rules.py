@@ -191,6 +191,7 @@ _TRACE_RULES: tuple[Rule, ...] = (
         lambda f: broken_condition(f.p, f.c).value(f.p, f.c),
         lambda f: broken_condition(f.p, f.c).allowed(f.p, f.c),
         lambda f: refusal(f.p, f.c),
+        spares_plain=True,
     ),
     rule(
         "view",
@@ -202,6 +203,7 @@ _TRACE_RULES: tuple[Rule, ...] = (
             f"where edges is {f.c.edges}, what TMA sees in panels is read {f.swizzle_columns} columns at a time"
         ),
         _view_message,
+        spares_plain=True,
     ),
     rule(
         "swizzle",
@@ -229,6 +231,7 @@ _TRACE_RULES: tuple[Rule, ...] = (
         lambda f: f.exchange_columns,
         "multiples of 8 along the accumulator's columns, which are epi_n's, or epi_m's where swap_ab",
         _swizzle_message(lambda f: 16),
+        spares_plain=True,
     ),
     rule(
         "threads",
@@ -288,6 +291,7 @@ _LOWER_RULES = (
         f"clusters whose CTAs are numbered to at most {MAX_MASK_BIT} along m, n and the parts of k",
         "std::bad_cast",
         implies=("cluster",),
+        spares_plain=True,
     ),
     rule(
         "barriers",
@@ -306,6 +310,7 @@ _LOWER_RULES = (
         lambda f: f.exchange_groups,
         f"{MAX_BARRIERS_A_GROUP} pieces of the epilogue that one CTA adds up",
         _MANY_BARRIERS,
+        spares_plain=True,
     ),
     _plan_rule("main", "ValueError", "a non-collective scope of the accumulator's own", _MAIN),
     _plan_rule("b", "NotImplementedError", "collective scopes for SMEM and barriers", _NOT_COLLECTIVE),
@@ -408,6 +413,7 @@ _LOWER_RULES = (
         lambda f: (f.c.cluster_m, f.c.cluster_n),
         "a cluster that divides the blocks of 8 rows of the tile it shares",
         _multicast_message,
+        spares_plain=True,
     ),
 )
 COMPILER_RULES = _TRACE_RULES + _LOWER_RULES

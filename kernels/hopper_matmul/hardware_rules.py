@@ -92,6 +92,7 @@ HARDWARE_RULES: tuple[Rule, ...] = (
         lambda f: f.cluster_ctas,
         MAX_CLUSTER,
         "a cluster beyond the portable size does not launch: the process aborts",
+        spares_plain=True,
     ),
     rule(
         "multicast_part",
@@ -101,6 +102,7 @@ HARDWARE_RULES: tuple[Rule, ...] = (
         lambda f: tuple(size / parts for size, parts in zip(_parts_bytes(f), (f.c.cluster_n, f.c.cluster_m))),
         f"multiples of {TMA_ALIGNMENT_BYTES} bytes of lhs and rhs for each CTA that shares a copy",
         "TMA writes the part of a peer to an address in SMEM that is not aligned: a fault",
+        spares_plain=True,
     ),
     rule(
         "memory",
@@ -155,6 +157,7 @@ HARDWARE_RULES: tuple[Rule, ...] = (
         lambda f: f.cluster_size,
         1,
         "peers of the cluster load into the ring while the epilogue lies in its bytes: a wrong result",
+        spares_plain=True,
     ),
     rule(
         "pipeline",

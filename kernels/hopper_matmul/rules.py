@@ -17,6 +17,7 @@ class Rule:
 
     Attributes:
         implies: Rules of which one is broken wherever this one is: legality alone need not ask it.
+        spares_plain: Whether no plain configuration can break it: one CTA a cluster, and edges padded.
     """
 
     id: str
@@ -27,6 +28,7 @@ class Rule:
     limit: Callable[[Facts], object]
     message: Callable[[Facts], str]
     implies: tuple[str, ...] = ()
+    spares_plain: bool = False
 
 
 def rule(
@@ -39,6 +41,7 @@ def rule(
     message: str | Callable[[Facts], str],
     *,
     implies: tuple[str, ...] = (),
+    spares_plain: bool = False,
 ) -> Rule:
     """Returns a rule; exception, limit and message may be plain values."""
     exception_of = exception if callable(exception) else lambda _: exception
@@ -53,4 +56,5 @@ def rule(
         limit=limit_of,
         message=message_of,
         implies=implies,
+        spares_plain=spares_plain,
     )

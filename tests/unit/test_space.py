@@ -1,5 +1,6 @@
 """The space of variants: enumeration against a check of every single configuration, counts, narrowing."""
 
+import dataclasses
 import itertools
 import random
 
@@ -8,6 +9,7 @@ import pytest
 
 from hopper_matmul.config import KNOB_NAMES, Config
 from hopper_matmul.dependence import knobs_read
+from hopper_matmul.facts import Facts
 from hopper_matmul.hardware import KNOWN
 from hopper_matmul.heuristic import heuristic_configs
 from hopper_matmul.legality import RULES, check
@@ -62,6 +64,25 @@ def test_arrays_and_numbers_give_the_same_verdict():
     mask = legal_mask(PROBLEM, {name: np.array([one[name] for one in drawn]) for name in knobs}, DEVICE)
     assert mask.tolist() == [not check(PROBLEM, Config.from_knobs(one), DEVICE) for one in drawn]
     assert 0 < mask.sum() < len(drawn)
+
+
+def test_no_plain_configuration_breaks_a_rule_that_spares_them():
+    spared = [rule for rule in RULES if rule.spares_plain]
+    rng = random.Random(3)
+    drawn = [random_variant(rng) for _ in range(3000)]
+    alone = {"cluster_m": 1, "cluster_n": 1, "edges": "pad"}
+    plain = [
+        (problem, dataclasses.replace(config, **alone))
+        for problem, config in drawn
+        if config.split_k == 1 or config.combine == "kernel"
+    ]
+    assert len(plain) > 1000
+    assert not [
+        (rule.id, config)
+        for problem, config in plain
+        for rule in spared
+        if rule.breaks(Facts(problem, config, DEVICE))
+    ]
 
 
 def test_a_rule_that_is_not_asked_in_a_space_breaks_only_with_one_of_those_that_it_implies():
