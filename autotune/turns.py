@@ -20,7 +20,7 @@ from autotune.stopping import Stop
 # Candidates of a turn. Each worker prepares a problem anew at its turn, for about 3 s, in which a card screens some 70
 # (H200, 16 cores, 2026-11-30). Short turns need fewer candidates, and long ones fewer seconds.
 SHORT_TURN, LONG_TURN = 16, 32
-FIRST = 1 / 3  # of a problem's even share of the candidates that its first turn gets at most
+FIRST = 1 / 2  # of a problem's even share of the candidates that its first turn gets at most
 
 Found = ProblemScreening | ProblemResult
 

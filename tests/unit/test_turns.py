@@ -76,13 +76,13 @@ def test_all_problems_together_take_the_candidates_of_the_run(tmp_path):
     assert "stopped: 90 candidates of all problems" in counts_line(results[0])
 
 
-def test_each_has_a_first_turn_of_a_third_of_its_share_and_then_whole_turns(tmp_path):
+def test_each_has_a_first_turn_of_half_of_its_share_and_then_whole_turns(tmp_path):
     evaluator = Watched()
-    results = tuned(tmp_path, evaluator, [1, 2, 4], total_candidates=120)
-    # a third of 120 / 3 is 13 each; then 81 more in turns of 16, and 1 that is left
-    assert turns(evaluator.asked)[:2] == [(1, 13), (2, 13)]
-    assert SHORT_TURN == 16 and sum(one.counts.measured for one in results) == 120
-    assert sorted(one.counts.measured % 16 for one in results) == [13, 13, 14]
+    results = tuned(tmp_path, evaluator, [1, 2, 4], total_candidates=72)
+    # half of 72 / 3 is 12 each; then 36 more in turns of 16, and 4 that are left
+    assert turns(evaluator.asked)[:2] == [(1, 12), (2, 12)]
+    assert SHORT_TURN == 16 and sum(one.counts.measured for one in results) == 72
+    assert sorted(one.counts.measured % 16 for one in results) == [0, 12, 12]
 
 
 def test_a_problem_gets_eight_candidates_however_small_the_budget(tmp_path):
@@ -114,7 +114,7 @@ def test_a_model_gives_the_turns_to_the_problem_with_more_to_gain(tmp_path):
 
     target, search = ModelledTarget(model_us), {"sampler": "guided", "stop_gain": 0.0}
     results = tuned(tmp_path, Watched(), [1, 4096], target, total_candidates=48, **search)
-    assert [one.counts.measured for one in results] == [8, 40]
+    assert [one.counts.measured for one in results] == [12, 36]
     assert [one.stop.reason for one in results] == ["total_candidates", "total_candidates"]
 
 
