@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,12 +30,17 @@ class RuleCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceReport:
-    """The space of one problem: raw = legal + the counts of all rules."""
+    """The space of one problem: raw = legal + the counts of all rules.
+
+    Attributes:
+        unused: Values that the config names and no legal configuration has, by knob; empty where nothing is legal.
+    """
 
     problem: Any
     raw: int
     legal: int
     rules: tuple[RuleCount, ...]
+    unused: Mapping[str, tuple[Any, ...]]
 
     def to_json(self) -> dict[str, Any]:
         """Returns the report as plain data."""
@@ -48,7 +54,13 @@ class SpaceReport:
             }
             for one in self.rules
         ]
-        return {"problem": self.problem.to_fields(), "raw": self.raw, "legal": self.legal, "rejected": rules}
+        return {
+            "problem": self.problem.to_fields(),
+            "raw": self.raw,
+            "legal": self.legal,
+            "unused": {name: list(values) for name, values in self.unused.items()},
+            "rejected": rules,
+        }
 
 
 def check_config(config: RunConfig, target: Any, device: Any) -> tuple[SpaceReport, ...]:
@@ -72,7 +84,24 @@ def _report(config: RunConfig, target: Any, device: Any, problem: Any) -> SpaceR
         mended = target.mended_knobs(example)
         mend = {name: value for name, value in mended.items() if value != example[name]}
         rules.append(RuleCount(rule=rule, count=count, example=example, line=line, mend=mend))
-    return SpaceReport(problem=problem, raw=space.raw_size, legal=legal.size, rules=tuple(rules))
+    return SpaceReport(
+        problem=problem,
+        raw=space.raw_size,
+        legal=legal.size,
+        rules=tuple(rules),
+        unused=_unused(legal, config.space),
+    )
+
+
+def _unused(legal: Any, named: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """Returns which of the values that a config names no legal configuration has."""
+    found = {}
+    for j, (name, values) in enumerate(zip(legal.names, legal.values, strict=True)):
+        used = set(legal.codes[:, j].tolist()) if name in named and legal.size else range(len(values))
+        unused = tuple(value for code, value in enumerate(values) if code not in used)
+        if unused:
+            found[name] = unused
+    return found
 
 
 def render(report: SpaceReport, width: int | None = None) -> str:
@@ -83,6 +112,9 @@ def render(report: SpaceReport, width: int | None = None) -> str:
     """
     head = f"{report.problem.describe()}: {report.legal:,} of {report.raw:,} configurations are legal"
     head += f" ({report.legal / report.raw:.2%})" if report.raw else ""
+    if report.unused:
+        values = (f"{name} {', '.join(map(str, unused))}" for name, unused in report.unused.items())
+        head += f"\nin none of them: {'; '.join(values)}"
     rows = [
         (one.rule, f"{one.count:,}", f"{one.count / report.raw:.1%}", _words(one)) for one in report.rules
     ]

@@ -52,8 +52,10 @@ def test_a_space_is_counted_by_rule_with_an_example_and_its_mend(config):
     assert {rule: one["count"] for rule, one in rejected.items()} == {"main": 3, "smem": 1}
     assert "WGMMA accumulators can only be allocated non-collectively" in rejected["main"]["message"]
     assert rejected["main"]["mend"] == {"scopes": "joint"}
+    assert problem["unused"] == {"scopes": ["acc_collective"], "stages": [8]}
     text = check(path).stdout
     assert "2 of 6 configurations are legal (33.33%)" in text
+    assert "\nin none of them: scopes acc_collective; stages 8\n" in text
     assert "mend: scopes=joint" in text
 
 
