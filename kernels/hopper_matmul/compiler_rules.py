@@ -13,10 +13,10 @@ from hopper_matmul.facts import Facts, chosen
 from hopper_matmul.folding import broken_condition, cannot_fold, refusal
 from hopper_matmul.geometry import COMPUTED, is_computed
 from hopper_matmul.jax_versions import is_plane_asserted, no_turned_store
+from hopper_matmul.multicast import MAX_MASK_BIT, is_mask_too_wide, is_unshared, last_bits, unshared_message
 from hopper_matmul.rules import Rule, rule
 
 MAX_BARRIERS_A_GROUP = 32  # their phases are bits of one 32-bit register
-MAX_MASK_BIT = 62  # of a cluster barrier: more than what fits a signed integer of 64 bits cannot be passed on
 _MANY_BARRIERS = "Only up to 32 barriers per group supported"
 _MAIN = (
     "WGMMA accumulators can only be allocated non-collectively. Hint: remove collective_axes from run_scoped. "
@@ -32,34 +32,6 @@ _NO_LAYOUT = "Failed to infer a possible set of layouts."
 
 def _swizzle_message(swizzle: Callable[[Facts], int]) -> Callable[[Facts], str]:
     return lambda f: f"Swizzle {swizzle(f)} is not supported. Only 32, 64 and 128 are accepted."
-
-
-def _partitions(parts: Any, outer: Any, inner: Any) -> Any:
-    """Whether a box of (outer, inner, 8, columns) can be cut into `parts` equal parts that are contiguous in SMEM."""
-    rest = parts // (outer + (outer == 0))
-    of_inner = rest + (rest == 0)
-    of_rows = rest // (inner + (inner == 0))
-    fits_inside = (inner % of_inner == 0) | (
-        (rest % (inner + (inner == 0)) == 0) & (8 % (of_rows + (of_rows == 0)) == 0)
-    )
-    return (outer % parts == 0) | ((rest * outer == parts) & fits_inside)
-
-
-def _is_unshared(f: Facts) -> Any:
-    """Whether a tile cannot be cut into equal parts for the CTAs of the cluster that share it."""
-    if isinstance(f.cluster_size, int) and f.cluster_size == 1:  # one configuration; an array goes on
-        return False
-    return (_is_shared(f, f.c.cluster_n, (f.lhs_box_rows, f.lhs_tile[1]), f.lhs_view) == 0) | (
-        _is_shared(f, f.c.cluster_m, f.rhs_tile, f.rhs_view) == 0
-    )
-
-
-def _is_shared(f: Facts, parts: Any, tile: Any, is_view: Any) -> Any:
-    """Whether a tile can be cut into equal parts, one for each CTA that shares it; panels are cut one by one."""
-    if isinstance(parts, int) and parts == 1:  # one configuration; an array goes on
-        return True
-    rows, columns = tile
-    return chosen(is_view, rows % parts == 0, _partitions(parts, rows // 8, columns // f.swizzle_columns))
 
 
 def _is_plane_asserted(f: Facts) -> bool:
@@ -91,21 +63,6 @@ def _begins_at_zero(f: Facts) -> Any:
     return (f.cluster_ctas == 1) & is_single & (is_single_plane | is_line)
 
 
-def _last_bits(f: Facts) -> tuple[Any, Any, Any]:
-    """Returns the highest bit in the mask of the CTAs that a barrier reaches along m, n and the parts of k."""
-    parts = f.cluster_ctas // f.cluster_size
-    return (f.c.cluster_m - 1) * f.c.cluster_n * parts, (f.c.cluster_n - 1) * parts, parts - 1
-
-
-def _is_mask_too_wide(f: Facts) -> Any:
-    if (
-        isinstance(f.cluster_ctas, int) and f.cluster_ctas <= MAX_MASK_BIT
-    ):  # one configuration; an array goes on
-        return False
-    along_m, along_n, along_parts = _last_bits(f)
-    return (along_m > MAX_MASK_BIT) | (along_n > MAX_MASK_BIT) | (along_parts > MAX_MASK_BIT)
-
-
 def _odd_rows(f: Facts) -> Any:
     """Returns what is left over where a warpgroup's slice of an operand's rows is no multiple of 8."""
     lhs_rows, rhs_rows = f.wg_m * (f.p.layout[0] == "n"), f.wg_n * (f.p.layout[1] == "t")
@@ -125,8 +82,6 @@ def _view_parts(f: Facts) -> tuple[tuple[Any, Any, Any], ...]:
 
 
 def _crosses_panels(f: Facts) -> Any:
-    if f.lhs_view is f.rhs_view is f.out_view is False:
-        return False
     crosses = [is_view * (columns != wide) for is_view, columns, wide in _view_parts(f)]
     return (crosses[0] + crosses[1] + crosses[2]) != 0
 
@@ -136,29 +91,6 @@ def _view_message(f: Facts) -> str:
         (columns, wide) for is_view, columns, wide in _view_parts(f) if is_view and columns != wide
     )
     return f"a view has {wide} columns, those of the swizzle, but a warpgroup reads {columns}"
-
-
-def _multicast_message(f: Facts) -> str:
-    """Returns what the first copy that cannot be shared is refused with: the lhs is copied first."""
-    tile, parts, stored, is_view = (
-        (f.lhs_box_rows, f.lhs_tile[1]),
-        f.c.cluster_n,
-        f.lhs_stored,
-        f.lhs_view,
-    )
-    indices = (f.p.lhs_batch > 1) + (f.is_folded and not f.has_tail)
-    if _is_shared(f, parts, tile, is_view):
-        tile, parts, stored, is_view = f.rhs_tile, f.c.cluster_m, f.rhs_stored, f.rhs_view
-        indices = (f.p.rhs_batch > 1) * 1
-    blocks = (tile[0] // 8, tile[1] // f.swizzle_columns)
-    in_memory = (-(-stored[0] // 8), -(-stored[1] // f.swizzle_columns))
-    # A dimension of one block, of a matrix that has but one, is dropped.
-    shape = [one for one, there in zip(blocks, in_memory, strict=True) if one > 1 or there > 1]
-    shape = [tile[0], f.swizzle_columns] if is_view else [*shape, 8, f.swizzle_columns]
-    return (
-        f"None of the leading dimensions in the transformed slice shape {[1] * indices + shape} is divisible"
-        f" by the collective size {parts}"
-    )
 
 
 def _plan_rule(rule_id: str, exception: str, limit: str, message: str) -> Rule:
@@ -187,11 +119,11 @@ _TRACE_RULES: tuple[Rule, ...] = (
         "fold",
         "trace",
         "ValueError",
-        lambda f: f.is_folded is not False and cannot_fold(f.p, f.c),
+        lambda f: cannot_fold(f.p, f.c),
         lambda f: broken_condition(f.p, f.c).value(f.p, f.c),
         lambda f: broken_condition(f.p, f.c).allowed(f.p, f.c),
         lambda f: refusal(f.p, f.c),
-        spares_plain=True,
+        asked_of="edges",
     ),
     rule(
         "view",
@@ -203,7 +135,7 @@ _TRACE_RULES: tuple[Rule, ...] = (
             f"where edges is {f.c.edges}, what TMA sees in panels is read {f.swizzle_columns} columns at a time"
         ),
         _view_message,
-        spares_plain=True,
+        asked_of="edges",
     ),
     rule(
         "swizzle",
@@ -231,7 +163,7 @@ _TRACE_RULES: tuple[Rule, ...] = (
         lambda f: f.exchange_columns,
         "multiples of 8 along the accumulator's columns, which are epi_n's, or epi_m's where swap_ab",
         _swizzle_message(lambda f: 16),
-        spares_plain=True,
+        asked_of="clusters",
     ),
     rule(
         "threads",
@@ -286,12 +218,12 @@ _LOWER_RULES = (
         "cluster_mask",
         "lower",
         "RuntimeError",
-        _is_mask_too_wide,
-        _last_bits,
+        is_mask_too_wide,
+        last_bits,
         f"clusters whose CTAs are numbered to at most {MAX_MASK_BIT} along m, n and the parts of k",
         "std::bad_cast",
         implies=("cluster",),
-        spares_plain=True,
+        asked_of="clusters",
     ),
     rule(
         "barriers",
@@ -310,7 +242,7 @@ _LOWER_RULES = (
         lambda f: f.exchange_groups,
         f"{MAX_BARRIERS_A_GROUP} pieces of the epilogue that one CTA adds up",
         _MANY_BARRIERS,
-        spares_plain=True,
+        asked_of="clusters",
     ),
     _plan_rule("main", "ValueError", "a non-collective scope of the accumulator's own", _MAIN),
     _plan_rule("b", "NotImplementedError", "collective scopes for SMEM and barriers", _NOT_COLLECTIVE),
@@ -399,9 +331,9 @@ _LOWER_RULES = (
         "lower",
         "ValueError",
         lambda f: (
-            (f.lhs_box_rows > chosen(f.lhs_view, 256, 2048)) | (f.rhs_tile[0] > chosen(f.rhs_view, 256, 2048))
+            (f.lhs_box[0] > chosen(f.lhs_view, 256, 2048)) | (f.rhs_tile[0] > chosen(f.rhs_view, 256, 2048))
         ),
-        lambda f: (f.lhs_box_rows, f.rhs_tile[0]),
+        lambda f: (f.lhs_box[0], f.rhs_tile[0]),
         "2048 rows of tiles, 256 of what is viewed",
         "Async copies only support copying <=256 elements along each dimension",
     ),
@@ -409,11 +341,11 @@ _LOWER_RULES = (
         "multicast",
         "lower",
         "ValueError",
-        _is_unshared,
+        is_unshared,
         lambda f: (f.c.cluster_m, f.c.cluster_n),
         "a cluster that divides the blocks of 8 rows of the tile it shares",
-        _multicast_message,
-        spares_plain=True,
+        unshared_message,
+        asked_of="clusters",
     ),
 )
 COMPILER_RULES = _TRACE_RULES + _LOWER_RULES

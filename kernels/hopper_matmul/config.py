@@ -36,7 +36,7 @@ class Config:
         edges: What is done about a matrix whose rows or columns TMA cannot clip to blocks of 8 rows by one swizzle:
             "pad" copies it into one that it can; "view" has TMA see SMEM in blocks of whole columns of a swizzle, which
             it can always clip, and pads only rows that do not fill 16 bytes. "fold" is for such rows of a row-major lhs
-            or of the result: TMA sees so many of them side by side that they fill 16 bytes, and nothing is copied.
+            or of the result: TMA sees so many of them side by side that they fill 16 bytes, and they are not copied.
         max_sms: Most SMs that a persistent kernel takes; 0 is all of them.
         pdl: Programmatic dependent launch: the kernel may start while the one before it in the stream ends, and waits
             for that one before it reads memory. Counts where launches do.

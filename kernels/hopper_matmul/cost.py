@@ -14,12 +14,13 @@ from typing import Any
 
 from hopper_matmul.config import Config, Edges
 from hopper_matmul.facts import chosen, lesser
-from hopper_matmul.folding import foldable_rows, is_lhs_unfilled, is_result_unfilled
+from hopper_matmul.folding import foldable_rows
 from hopper_matmul.hardware import Device
-from hopper_matmul.matrix import filled_columns, needs_view, odd_matrices, stored_matrices, swizzle_of
+from hopper_matmul.matrix import filled_columns, odd_matrices, stored_matrices, swizzle_of
 from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
 from hopper_matmul.rates import Rates, rates_of
 from hopper_matmul.scopes import PLANS, ScopePlan
+from hopper_matmul.views import is_lhs_viewed, is_rhs_viewed
 
 WGMMA_ROWS = 64
 _TAIL_COLUMNS = 64  # of k that whole steps leave, about
@@ -220,17 +221,11 @@ def _loads(p: Problem, c: Any, wg_m: Any, wg_n: Any, size: int) -> tuple[Any, An
     lhs_columns = c.tile_k if lhs_is_upright else wg_m
     rhs_columns = wg_n if rhs_is_upright else c.tile_k
     swizzle = lesser(swizzle_of(lhs_columns * size), swizzle_of(rhs_columns * size))
-    is_view, is_folded = (c.edges == "view") * 1, (c.edges == "fold") * 1
-    folds = foldable_rows(p)
-    (lhs, _, _), (rhs, _, _), _ = stored_matrices(p)
-    is_lhs_odd = is_lhs_unfilled(p) | needs_view((p.m // folds, p.k), swizzle, size)
-    is_lhs_viewed = is_view * needs_view(lhs, swizzle, size) + is_folded * is_lhs_odd
-    is_rhs_loaded_as_is = not (rhs_is_upright and is_result_unfilled(p))
-    is_rhs_viewed = (is_view + is_folded * is_rhs_loaded_as_is) * needs_view(rhs, swizzle, size)
     lhs_panels = (c.tile_k if lhs_is_upright else c.tile_m) * size / swizzle
     rhs_panels = (c.tile_n if rhs_is_upright else c.tile_k) * size / swizzle
-    lhs_copies = (1 + is_folded * (folds - 1)) * chosen(is_lhs_viewed > 0, lhs_panels, 1)
-    copies = lhs_copies + chosen(is_rhs_viewed > 0, rhs_panels, 1)
+    folds = 1 + (c.edges == "fold") * (foldable_rows(p) - 1)
+    lhs_copies = folds * chosen(is_lhs_viewed(p, c.edges, swizzle), lhs_panels, 1)
+    copies = lhs_copies + chosen(is_rhs_viewed(p, c.edges, swizzle), rhs_panels, 1)
     return swizzle, copies
 
 

@@ -11,8 +11,9 @@ from typing import Any
 from hopper_matmul.folding import foldable_rows, is_lhs_unfilled, is_result_unfilled
 from hopper_matmul.geometry import registers_for_compute
 from hopper_matmul.hardware import REGISTERS_PER_SM, SMEM_ALIGNMENT_BYTES, THREADS_PER_WARPGROUP, Device
-from hopper_matmul.matrix import needs_view, swizzle_of
+from hopper_matmul.matrix import swizzle_of
 from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
+from hopper_matmul.views import is_lhs_viewed, is_result_viewed, is_rhs_viewed
 
 BARRIER_BYTES = 8
 PART_BYTES = 4  # of an element of a part of k, which is stored as float32
@@ -41,7 +42,7 @@ class Facts:
         "is_folded",
         "is_out_stacked",
         "is_stored_in_parts",
-        "lhs_box_rows",
+        "lhs_box",
         "lhs_columns",
         "lhs_stored",
         "lhs_tile",
@@ -102,32 +103,21 @@ class Facts:
             self.store_columns = (chosen(lies_turned, tile_m, tile_n), chosen(lies_turned, wg_m, wg_n))
         self.out_swizzle = swizzle_of(self.epi_columns * out_size)
         self.out_swizzle_columns = self.out_swizzle // out_size
-        edges = config.edges
-        is_view, self.is_folded = edges == "view", edges == "fold"
-        self.lhs_view = self.rhs_view = self.out_view = is_view
-        if is_view is not False:  # one configuration without a view has no more to know
-            self.lhs_view = is_view & needs_view(self.lhs_stored, self.swizzle, size)
-            self.rhs_view = is_view & needs_view(self.rhs_stored, self.swizzle, size)
+        self.lhs_view = self.rhs_view = self.out_view = False
+        if (config.edges == "pad") is not True:  # one configuration that pads has no more to know
             out_stored = (chosen(lies_turned, n, m), chosen(lies_turned, m, n))
-            self.out_view = is_view & needs_view(out_stored, self.out_swizzle, out_size)
-        self.lhs_box_rows = self.lhs_tile[0]
-        is_folded = self.is_folded
+            self.lhs_view = is_lhs_viewed(problem, config.edges, self.swizzle)
+            self.rhs_view = is_rhs_viewed(problem, config.edges, self.swizzle)
+            self.out_view = is_result_viewed(problem, config.edges, out_stored, self.out_swizzle, out_size)
+        self.is_folded = is_folded = config.edges == "fold"
+        self.lhs_box = self.lhs_tile
         self.has_tail = self.is_out_stacked = False
         if is_folded is not False:  # one configuration without a fold has no more to know
             folds = foldable_rows(problem)
             self.lhs_stored = chosen(is_folded, m // folds, self.lhs_stored[0]), self.lhs_stored[1]
-            self.lhs_box_rows = chosen(is_folded, self.lhs_tile[0] // folds, self.lhs_tile[0])
+            self.lhs_box = chosen(is_folded, self.lhs_tile[0] // folds, self.lhs_tile[0]), self.lhs_tile[1]
             self.has_tail = is_folded & is_lhs_unfilled(problem)
-            self.lhs_view |= is_folded & (
-                is_lhs_unfilled(problem) | needs_view((m // folds, k), self.swizzle, size)
-            )
-            if not (rhs_is_upright and is_result_unfilled(problem)):
-                self.rhs_view |= is_folded & needs_view(self.rhs_stored, self.swizzle, size)
-            out_stored = (m // folds, n)
             self.is_out_stacked = is_folded & (not is_result_unfilled(problem))
-            self.out_view |= is_folded & (
-                is_result_unfilled(problem) | needs_view(out_stored, self.out_swizzle, out_size)
-            )
         slot_bytes = stages * tile_k * size  # of one row of lhs or column of rhs
         ring_bytes = aligned(slot_bytes * tile_m) + aligned(slot_bytes * tile_n)
         self.pieces = (wg_m // epi_m) * (wg_n // epi_n)

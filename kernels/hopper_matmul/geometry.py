@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from hopper_matmul.config import Config, Dimension
 from hopper_matmul.folding import foldable_rows, is_lhs_unfilled, is_result_unfilled
 from hopper_matmul.hardware import Device
-from hopper_matmul.matrix import Matrix, Pair, needs_view, swizzle_of
+from hopper_matmul.matrix import Matrix, Pair, swizzle_of
 from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
+from hopper_matmul.views import is_lhs_viewed, is_result_viewed, is_rhs_viewed
 
 SETMAXNREG_LIMIT = 256  # highest register count that PTX's setmaxnreg takes
 REGISTERS_A_LANE = 512  # 65,536 registers of an SM over the 128 lanes of a warpgroup
@@ -161,16 +162,14 @@ class Geometry:
     def lhs(self) -> Matrix:
         """The lhs in memory."""
         p, c = self.problem, self.config
-        shape, tile, part = (p.m // self.folds, p.k), (c.tile_m, c.tile_k), (self.wg_m, c.tile_k)
-        is_upright = p.layout[0] == "n"
+        is_turned = p.layout[0] == "t"
         return self._operand(
-            shape,
-            tile,
-            part,
-            is_turned=not is_upright,
-            k_is_columns=is_upright,
-            has_view=c.edges != "pad",
-            is_unclipped=self.has_tail,
+            (p.m // self.folds, p.k),
+            (c.tile_m, c.tile_k),
+            (self.wg_m, c.tile_k),
+            is_turned=is_turned,
+            k_is_columns=not is_turned,
+            is_viewed=bool(is_lhs_viewed(p, c.edges, self.swizzle_bytes)),
             folds=self.folds,
         )
 
@@ -180,18 +179,13 @@ class Geometry:
         p, c = self.problem, self.config
         is_turned = p.layout[1] == "t"
         has_ends = self.has_own_ends and not is_turned  # copied so that its last tile ends where n does
-        shape, tile, part = (
+        return self._operand(
             (p.k, self.tiles_n * c.tile_n if has_ends else p.n),
             (c.tile_k, c.tile_n),
             (c.tile_k, self.wg_n),
-        )
-        return self._operand(
-            shape,
-            tile,
-            part,
             is_turned=is_turned,
             k_is_columns=is_turned,
-            has_view=c.edges != "pad" and not has_ends,
+            is_viewed=bool(is_rhs_viewed(p, c.edges, self.swizzle_bytes)),
         )
 
     def _operand(
@@ -202,22 +196,19 @@ class Geometry:
         *,
         is_turned: bool,
         k_is_columns: bool,
-        has_view: bool,
-        is_unclipped: bool = False,
+        is_viewed: bool,
         folds: int = 1,
     ) -> Matrix:
         if is_turned:
             shape, tile, part = shape[::-1], tile[::-1], part[::-1]
-        itemsize_bytes = ITEMSIZE_BYTES[self.problem.lhs_dtype]
         return Matrix(
             stored=shape,
             tile=tile,
             part=part,
             k_is_columns=k_is_columns,
             swizzle_bytes=self.swizzle_bytes,
-            itemsize_bytes=itemsize_bytes,
-            is_viewed=has_view
-            and (is_unclipped or bool(needs_view(shape, self.swizzle_bytes, itemsize_bytes))),
+            itemsize_bytes=ITEMSIZE_BYTES[self.problem.lhs_dtype],
+            is_viewed=is_viewed,
             folds=folds,
         )
 
@@ -229,19 +220,16 @@ class Geometry:
     @property
     def sums(self) -> Matrix:
         """One plane of what the kernel stores."""
-        shape, tile = (self.problem.m // self.folds, self.problem.n), self.epilogue_tile
-        shape = shape[::-1] if self.lies_turned else shape
-        itemsize_bytes = ITEMSIZE_BYTES[self.sums_dtype]
-        is_odd = bool(needs_view(shape, self.epilogue_swizzle_bytes, itemsize_bytes))
+        p, tile, size = self.problem, self.epilogue_tile, ITEMSIZE_BYTES[self.sums_dtype]
+        shape, swizzle_bytes = (p.n, p.m) if self.lies_turned else (p.m, p.n), self.epilogue_swizzle_bytes
         return Matrix(
-            stored=shape,
+            stored=(p.m // self.folds, p.n) if self.is_folded else shape,
             tile=tile,
             part=tile,
             k_is_columns=False,
-            swizzle_bytes=self.epilogue_swizzle_bytes,
-            itemsize_bytes=itemsize_bytes,
-            # A fold of unfilled rows begins at any column, which blocks of a swizzle's columns do not.
-            is_viewed=self.has_own_ends or (self.config.edges != "pad" and is_odd),
+            swizzle_bytes=swizzle_bytes,
+            itemsize_bytes=size,
+            is_viewed=bool(is_result_viewed(p, self.config.edges, shape, swizzle_bytes, size)),
         )
 
     @property

@@ -5,37 +5,15 @@ Source: what a GPU shows, by tests/gpu/test_kernel.py.
 
 from __future__ import annotations
 
-from typing import Any
-
-from hopper_matmul.facts import Facts, chosen
 from hopper_matmul.hardware import THREADS_PER_WARPGROUP
-from hopper_matmul.problem import ITEMSIZE_BYTES
+from hopper_matmul.multicast import TMA_ALIGNMENT_BYTES, is_part_misaligned, part_bytes
 from hopper_matmul.rules import Rule, rule
 
 # Registers a compute thread needs beside its accumulator, for addresses, barriers and the epilogue. On an H200
 # (driver 580.159.04, jax 0.11.2, 2026-11-30) 40 spare ones ran at 0.94 of XLA; 24 ran 8 times slower, or failed in
 # ptxas with three compute warpgroups.
 SPARE_REGISTERS = 40
-TMA_ALIGNMENT_BYTES = 128  # of what TMA writes in SMEM, CUDA programming guide, tensor memory accelerator
 MAX_CLUSTER = 8  # largest portable cluster, CUDA programming guide, thread block clusters
-
-
-def _parts_bytes(f: Facts) -> tuple[Any, Any]:
-    """Returns the bytes that one CTA of a cluster loads of a copy of lhs and of rhs, times the CTAs that share it."""
-    size = ITEMSIZE_BYTES[f.p.lhs_dtype]
-    lhs_columns = chosen(f.lhs_view, f.swizzle_columns, f.lhs_tile[1])
-    rhs_columns = chosen(f.rhs_view, f.swizzle_columns, f.rhs_tile[1])
-    return f.lhs_box_rows * lhs_columns * size, f.rhs_tile[0] * rhs_columns * size
-
-
-def _is_part_misaligned(f: Facts) -> Any:
-    """Whether the parts of a shared copy begin where TMA cannot write."""
-    if isinstance(f.cluster_size, int) and f.cluster_size == 1:  # one configuration; an array goes on
-        return False
-    lhs_bytes, rhs_bytes = _parts_bytes(f)
-    return (lhs_bytes % (TMA_ALIGNMENT_BYTES * f.c.cluster_n) != 0) | (
-        rhs_bytes % (TMA_ALIGNMENT_BYTES * f.c.cluster_m) != 0
-    )
 
 
 HARDWARE_RULES: tuple[Rule, ...] = (
@@ -92,17 +70,17 @@ HARDWARE_RULES: tuple[Rule, ...] = (
         lambda f: f.cluster_ctas,
         MAX_CLUSTER,
         "a cluster beyond the portable size does not launch: the process aborts",
-        spares_plain=True,
+        asked_of="clusters",
     ),
     rule(
         "multicast_part",
         "run",
         None,
-        _is_part_misaligned,
-        lambda f: tuple(size / parts for size, parts in zip(_parts_bytes(f), (f.c.cluster_n, f.c.cluster_m))),
+        is_part_misaligned,
+        part_bytes,
         f"multiples of {TMA_ALIGNMENT_BYTES} bytes of lhs and rhs for each CTA that shares a copy",
         "TMA writes the part of a peer to an address in SMEM that is not aligned: a fault",
-        spares_plain=True,
+        asked_of="clusters",
     ),
     rule(
         "memory",
@@ -157,7 +135,7 @@ HARDWARE_RULES: tuple[Rule, ...] = (
         lambda f: f.cluster_size,
         1,
         "peers of the cluster load into the ring while the epilogue lies in its bytes: a wrong result",
-        spares_plain=True,
+        asked_of="clusters",
     ),
     rule(
         "pipeline",

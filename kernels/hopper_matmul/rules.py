@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from hopper_matmul.facts import Facts
 
+Asked = Literal["all", "clusters", "edges"]
 Stage = Literal["trace", "lower", "compile", "launch", "run"]
 
 
@@ -17,7 +18,7 @@ class Rule:
 
     Attributes:
         implies: Rules of which one is broken wherever this one is: legality alone need not ask it.
-        spares_plain: Whether no plain configuration can break it: one CTA a cluster, and edges padded.
+        asked_of: Whom it can be broken by: all, those with clusters of several CTAs, or whose edges are not padded.
     """
 
     id: str
@@ -28,7 +29,7 @@ class Rule:
     limit: Callable[[Facts], object]
     message: Callable[[Facts], str]
     implies: tuple[str, ...] = ()
-    spares_plain: bool = False
+    asked_of: Asked = "all"
 
 
 def rule(
@@ -41,7 +42,7 @@ def rule(
     message: str | Callable[[Facts], str],
     *,
     implies: tuple[str, ...] = (),
-    spares_plain: bool = False,
+    asked_of: Asked = "all",
 ) -> Rule:
     """Returns a rule; exception, limit and message may be plain values."""
     exception_of = exception if callable(exception) else lambda _: exception
@@ -56,5 +57,5 @@ def rule(
         limit=limit_of,
         message=message_of,
         implies=implies,
-        spares_plain=spares_plain,
+        asked_of=asked_of,
     )
