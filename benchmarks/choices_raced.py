@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,13 +31,6 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     """Returns the rows that were written whole."""
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith("\n")]
-
-
-def cut_torn_row(path: Path) -> None:
-    """Cuts off a last row that was not written whole, so that the next one does not continue its line."""
-    if path.exists():
-        text = path.read_bytes()
-        os.truncate(path, text.rfind(b"\n") + 1)
 
 
 def whole_runs(rows: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:

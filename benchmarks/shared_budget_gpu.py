@@ -35,6 +35,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from autotune.evaluate.capacity import default_workers
+from autotune.ledger.wholelines import OpenLines
 from autotune.problemlist import WeightedProblem
 from autotune.problemrun import ProblemRun
 from autotune.progress import PlainProgress
@@ -46,7 +47,7 @@ from autotune.stages import Stages, closing
 from autotune.target import load_target
 from autotune.turns import SharedBudget
 from benchmarks.card import Deadline, Lines, card_of
-from benchmarks.choices_raced import RUNS, cut_torn_row, race, rows_of, turns_of, verdict, whole_runs
+from benchmarks.choices_raced import RUNS, race, rows_of, turns_of, verdict, whole_runs
 from benchmarks.shared_budget import EACH, NEXT_TO, SHARE, related_problems
 from benchmarks.told_run import NOTHING, CountedLedger, Tally, ToldRun
 
@@ -132,7 +133,9 @@ def asked_runs(text: str, whole: Collection[str]) -> list[str]:
 
 def measured(world: World, path: Path, seconds: float, runs: Collection[str] = RUNS) -> bool:
     """Makes the runs and races that the file does not hold yet, says what they show, and returns whether all holds."""
-    cut_torn_row(path)
+    if path.exists():
+        with OpenLines(path, "a row") as file:
+            file.cut()  # a row that was not written whole, which the next one would continue
     say, deadline = Lines(str(path), unsaid=("knobs", "errors")), Deadline(seconds)
     try:
         screen(world, path, runs, say, deadline)
