@@ -62,6 +62,7 @@ START = Rates(
     hbm_bytes=4e6,
     uneven=0.3,
     sm_store_bytes=1e5,
+    direct_elements=2.2e4,
     piece_us=0.1,
     tile_us=0.5,
     cta_us=1.0,

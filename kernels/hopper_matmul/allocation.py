@@ -30,7 +30,7 @@ def buffer_types(geometry: Geometry) -> dict[str, Any]:
     matrices = (geometry.lhs, geometry.rhs)
     barriers = {
         "full": plgpu.Barrier(
-            num_arrivals=sum(matrix.copies for matrix in matrices), num_barriers=config.stages
+            num_arrivals=sum(matrix.panels for matrix in matrices), num_barriers=config.stages
         ),
         "consumed": _arrival_of_compute(geometry, num_barriers=config.stages),
     }

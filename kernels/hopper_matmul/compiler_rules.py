@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from hopper_matmul.direct import broken_condition, cannot_store_directly, refusal
 from hopper_matmul.facts import Facts, chosen
-from hopper_matmul.folding import broken_condition, cannot_fold, refusal
 from hopper_matmul.geometry import COMPUTED, is_computed
 from hopper_matmul.jax_versions import is_plane_asserted, no_turned_store
 from hopper_matmul.multicast import MAX_MASK_BIT, is_mask_too_wide, is_unshared, last_bits, unshared_message
@@ -36,7 +36,7 @@ def _swizzle_message(swizzle: Callable[[Facts], int]) -> Callable[[Facts], str]:
 
 def _is_plane_asserted(f: Facts) -> bool:
     """Whether a store at an odd column of one of several planes fails without a word."""
-    return (f.p.batch > 1 or f.is_stored_in_parts or f.is_out_stacked) and is_plane_asserted()
+    return (f.p.batch > 1 or f.is_stored_in_parts) and is_plane_asserted()
 
 
 def _has_odd_columns(f: Facts) -> Any:
@@ -46,7 +46,7 @@ def _has_odd_columns(f: Facts) -> Any:
     if is_odd is not False:  # one configuration whose tile is as wide as it should be has no more to know
         is_odd = is_odd & (_begins_at_zero(f) == 0)
     is_odd_inside = (of_warpgroup % f.out_swizzle_columns != 0) & (of_warpgroup != of_tile)
-    return (is_odd | is_odd_inside) & (f.out_view == 0)
+    return (is_odd | is_odd_inside) & (f.out_view == 0) & (f.is_direct == 0)
 
 
 def _begins_at_zero(f: Facts) -> Any:
@@ -116,10 +116,10 @@ _TRACE_RULES: tuple[Rule, ...] = (
         lambda f: f"this kernel does not compute {f.p.describe()}",
     ),
     rule(
-        "fold",
+        "direct",
         "trace",
         "ValueError",
-        lambda f: cannot_fold(f.p, f.c),
+        lambda f: cannot_store_directly(f.p, f.c),
         lambda f: broken_condition(f.p, f.c).value(f.p, f.c),
         lambda f: broken_condition(f.p, f.c).allowed(f.p, f.c),
         lambda f: refusal(f.p, f.c),
@@ -331,9 +331,9 @@ _LOWER_RULES = (
         "lower",
         "ValueError",
         lambda f: (
-            (f.lhs_box[0] > chosen(f.lhs_view, 256, 2048)) | (f.rhs_tile[0] > chosen(f.rhs_view, 256, 2048))
+            (f.lhs_tile[0] > chosen(f.lhs_view, 256, 2048)) | (f.rhs_tile[0] > chosen(f.rhs_view, 256, 2048))
         ),
-        lambda f: (f.lhs_box[0], f.rhs_tile[0]),
+        lambda f: (f.lhs_tile[0], f.rhs_tile[0]),
         "2048 rows of tiles, 256 of what is viewed",
         "Async copies only support copying <=256 elements along each dimension",
     ),

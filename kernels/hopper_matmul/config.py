@@ -11,7 +11,7 @@ from hopper_matmul.problem import FieldError, one_of
 from hopper_matmul.scopes import PLANS, ScopePlan
 
 Dimension = Literal["m", "n"]
-Edges = Literal["pad", "view", "fold"]
+Edges = Literal["pad", "view", "direct"]
 Combine = Literal["kernel", "cluster"]
 
 
@@ -35,8 +35,8 @@ class Config:
             a tile's parts are a cluster, and send them to each other's SMEM.
         edges: What is done about a matrix whose rows or columns TMA cannot clip to blocks of 8 rows by one swizzle:
             "pad" copies it into one that it can; "view" has TMA see SMEM in blocks of whole columns of a swizzle, which
-            it can always clip, and pads only rows that do not fill 16 bytes. "fold" is for such rows of a row-major lhs
-            or of the result: TMA sees so many of them side by side that they fill 16 bytes, and they are not copied.
+            it can always clip, and pads only rows that do not fill 16 bytes. "direct" is for such rows of the result,
+            which threads store where they belong; operands are as in "view".
         max_sms: Most SMs that a persistent kernel takes; 0 is all of them.
         pdl: Programmatic dependent launch: the kernel may start while the one before it in the stream ends, and waits
             for that one before it reads memory. Counts where launches do.
@@ -95,7 +95,7 @@ def _parsed(key: str, value: object) -> object:
     if key in ("wg_split", "grid_minor"):
         return one_of(key, value, ("m", "n"))
     if key == "edges":
-        return one_of(key, value, ("pad", "view", "fold"))
+        return one_of(key, value, ("pad", "view", "direct"))
     if key == "combine":
         return one_of(key, value, ("kernel", "cluster"))
     if key in ("pdl", "persistent", "swap_ab"):

@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from hopper_matmul.config import Config, Edges
+from hopper_matmul.direct import is_result_unfilled, vector_of
 from hopper_matmul.facts import chosen, lesser
-from hopper_matmul.folding import foldable_rows
 from hopper_matmul.hardware import Device
 from hopper_matmul.matrix import filled_columns, odd_matrices, stored_matrices, swizzle_of
 from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
@@ -23,7 +23,6 @@ from hopper_matmul.scopes import PLANS, ScopePlan
 from hopper_matmul.views import is_lhs_viewed, is_rhs_viewed
 
 WGMMA_ROWS = 64
-_TAIL_COLUMNS = 64  # of k that whole steps leave, about
 _L2_BYTES = 50e6  # H100's and H200's data sheet
 
 
@@ -175,7 +174,9 @@ def terms(problem: Problem, c: Any, drained: Any, device: Device, rates: Rates) 
     all_steps = tiles * steps
     # The epilogue, and between two tiles what nothing hides: a CTA's start, the first loads.
     pieces = (wg_m // c.epi_m) * (wg_n // c.epi_n)
-    store = (c.tile_m * c.tile_n * out_size / rates.sm_store_bytes + pieces * rates.piece_us) / exchanging
+    tile_store = c.tile_m * c.tile_n * out_size / rates.sm_store_bytes
+    tile_store += (c.edges == "direct") * c.tile_m * c.tile_n / (rates.direct_elements * vector_of(p))
+    store = (tile_store + pieces * rates.piece_us) / exchanging
     others = (exchanging - 1) / exchanging  # share of its tile that a CTA sends, and as much comes in
     exchange = rates.exchange_us * (exchanging > 1) + others * 4 * c.tile_m * c.tile_n / rates.exchange_bytes
     meeting = rates.cluster_us * (ctas > 1)
@@ -223,10 +224,8 @@ def _loads(p: Problem, c: Any, wg_m: Any, wg_n: Any, size: int) -> tuple[Any, An
     swizzle = lesser(swizzle_of(lhs_columns * size), swizzle_of(rhs_columns * size))
     lhs_panels = (c.tile_k if lhs_is_upright else c.tile_m) * size / swizzle
     rhs_panels = (c.tile_n if rhs_is_upright else c.tile_k) * size / swizzle
-    folds = 1 + (c.edges == "fold") * (foldable_rows(p) - 1)
-    lhs_copies = folds * chosen(is_lhs_viewed(p, c.edges, swizzle), lhs_panels, 1)
-    copies = lhs_copies + chosen(is_rhs_viewed(p, c.edges, swizzle), rhs_panels, 1)
-    return swizzle, copies
+    lhs_copies = chosen(is_lhs_viewed(p, c, swizzle), lhs_panels, 1)
+    return swizzle, lhs_copies + chosen(is_rhs_viewed(p, c, swizzle), rhs_panels, 1)
 
 
 def _hbm_bytes(
@@ -278,14 +277,12 @@ def padding_us(problem: Problem, edges: Any, rates: Rates) -> Any:
 @functools.lru_cache(maxsize=64)
 def _copied(problem: Problem) -> dict[Edges, tuple[int, int]]:
     """Returns the copies and the bytes that they move: of all odd matrices, or where they are viewed of those of rows
-    that do not fill 16 bytes. Folded, of the lhs the tail alone is copied and of the result nothing, but where its rows
-    do not fill 16 bytes a row-major rhs is.
+    that do not fill 16 bytes, without the result where it is stored directly.
     """
-    lhs, rhs, result = matrices = stored_matrices(problem)
+    matrices = stored_matrices(problem)
     unfilled = [matrix for matrix in matrices if matrix[0][1] != filled_columns(matrix[0][1], matrix[1])]
-    of_fold = [((lhs[0][0], _TAIL_COLUMNS), *lhs[1:])] if lhs in unfilled else []
-    of_fold += [rhs] if rhs in unfilled or (problem.layout[1] == "n" and result in unfilled) else []
-    copied: dict[Edges, list[Any]] = {"pad": odd_matrices(problem), "view": unfilled, "fold": of_fold}
+    operands = unfilled[:-1] if is_result_unfilled(problem) else unfilled
+    copied: dict[Edges, list[Any]] = {"pad": odd_matrices(problem), "view": unfilled, "direct": operands}
     return {
         edges: (
             len(copies),

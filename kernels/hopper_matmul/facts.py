@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from hopper_matmul.folding import foldable_rows, is_lhs_unfilled, is_result_unfilled
 from hopper_matmul.geometry import registers_for_compute
 from hopper_matmul.hardware import REGISTERS_PER_SM, SMEM_ALIGNMENT_BYTES, THREADS_PER_WARPGROUP, Device
 from hopper_matmul.matrix import swizzle_of
@@ -37,12 +36,9 @@ class Facts:
         "exchange_columns",
         "exchange_groups",
         "first_k_of_last_part",
-        "has_tail",
+        "is_direct",
         "is_exchanged",
-        "is_folded",
-        "is_out_stacked",
         "is_stored_in_parts",
-        "lhs_box",
         "lhs_columns",
         "lhs_stored",
         "lhs_tile",
@@ -106,18 +102,10 @@ class Facts:
         self.lhs_view = self.rhs_view = self.out_view = False
         if (config.edges == "pad") is not True:  # one configuration that pads has no more to know
             out_stored = (chosen(lies_turned, n, m), chosen(lies_turned, m, n))
-            self.lhs_view = is_lhs_viewed(problem, config.edges, self.swizzle)
-            self.rhs_view = is_rhs_viewed(problem, config.edges, self.swizzle)
-            self.out_view = is_result_viewed(problem, config.edges, out_stored, self.out_swizzle, out_size)
-        self.is_folded = is_folded = config.edges == "fold"
-        self.lhs_box = self.lhs_tile
-        self.has_tail = self.is_out_stacked = False
-        if is_folded is not False:  # one configuration without a fold has no more to know
-            folds = foldable_rows(problem)
-            self.lhs_stored = chosen(is_folded, m // folds, self.lhs_stored[0]), self.lhs_stored[1]
-            self.lhs_box = chosen(is_folded, self.lhs_tile[0] // folds, self.lhs_tile[0]), self.lhs_tile[1]
-            self.has_tail = is_folded & is_lhs_unfilled(problem)
-            self.is_out_stacked = is_folded & (not is_result_unfilled(problem))
+            self.lhs_view = is_lhs_viewed(problem, config, self.swizzle)
+            self.rhs_view = is_rhs_viewed(problem, config, self.swizzle)
+            self.out_view = is_result_viewed(config, out_stored, self.out_swizzle, out_size)
+        self.is_direct = config.edges == "direct"
         slot_bytes = stages * tile_k * size  # of one row of lhs or column of rhs
         ring_bytes = aligned(slot_bytes * tile_m) + aligned(slot_bytes * tile_n)
         self.pieces = (wg_m // epi_m) * (wg_n // epi_n)

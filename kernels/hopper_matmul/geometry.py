@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 
 from hopper_matmul.config import Config, Dimension
-from hopper_matmul.folding import foldable_rows, is_lhs_unfilled, is_result_unfilled
+from hopper_matmul.direct import LANES, vector_of
 from hopper_matmul.hardware import Device
 from hopper_matmul.matrix import Matrix, Pair, swizzle_of
 from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
@@ -125,38 +126,18 @@ class Geometry:
         return self.config.swap_ab and self.stores_parts
 
     @property
-    def is_folded(self) -> bool:
-        """Whether rows of lhs and result lie side by side for TMA, see `Config.edges`."""
-        return self.config.edges == "fold"
+    def is_direct(self) -> bool:
+        """Whether threads store the result where it belongs, see `Config.edges`.
 
-    @property
-    def folds(self) -> int:
-        """Rows that lie side by side.
-
-        Row i of lhs and result is row i // folds of fold i % folds. A tile holds them fold by fold, for it loads the
-        lhs so: then a fold's rows of it are a box in memory, of rows that fill 16 bytes.
+        Nothing clips what they store. So the last tile ends where m and n do, and stores some rows and columns of the
+        one before again, bit for bit.
         """
-        return foldable_rows(self.problem) if self.is_folded else 1
+        return self.config.edges == "direct"
 
     @property
-    def fold_rows(self) -> int:
-        """Rows of a tile that are of one fold."""
-        return self.config.tile_m // self.folds
-
-    @property
-    def has_own_ends(self) -> bool:
-        """Whether nothing clips the rows of the folded result, so that the last tile along n ends where n does."""
-        return self.is_folded and is_result_unfilled(self.problem)
-
-    @property
-    def has_tail(self) -> bool:
-        """Whether nothing clips the rows of the folded lhs, so that what its whole steps leave of k is an operand."""
-        return self.is_folded and is_lhs_unfilled(self.problem)
-
-    @property
-    def whole_steps(self) -> int:
-        """Steps along k that lie wholly inside."""
-        return self.problem.k // self.config.tile_k
+    def store_vector(self) -> int:
+        """Neighbouring elements that a thread stores at once: as are aligned in any row and leave no lane out."""
+        return math.gcd(vector_of(self.problem), self.config.epi_n // LANES)
 
     @property
     def lhs(self) -> Matrix:
@@ -164,13 +145,12 @@ class Geometry:
         p, c = self.problem, self.config
         is_turned = p.layout[0] == "t"
         return self._operand(
-            (p.m // self.folds, p.k),
+            (p.m, p.k),
             (c.tile_m, c.tile_k),
             (self.wg_m, c.tile_k),
             is_turned=is_turned,
             k_is_columns=not is_turned,
-            is_viewed=bool(is_lhs_viewed(p, c.edges, self.swizzle_bytes)),
-            folds=self.folds,
+            is_viewed=bool(is_lhs_viewed(p, c, self.swizzle_bytes)),
         )
 
     @property
@@ -178,14 +158,14 @@ class Geometry:
         """The rhs in memory."""
         p, c = self.problem, self.config
         is_turned = p.layout[1] == "t"
-        has_ends = self.has_own_ends and not is_turned  # copied so that its last tile ends where n does
+        has_ends = self.is_direct and not is_turned  # copied so that its last tile ends where n does
         return self._operand(
             (p.k, self.tiles_n * c.tile_n if has_ends else p.n),
             (c.tile_k, c.tile_n),
             (c.tile_k, self.wg_n),
             is_turned=is_turned,
             k_is_columns=is_turned,
-            is_viewed=bool(is_rhs_viewed(p, c.edges, self.swizzle_bytes)),
+            is_viewed=bool(is_rhs_viewed(p, c, self.swizzle_bytes)),
         )
 
     def _operand(
@@ -197,7 +177,6 @@ class Geometry:
         is_turned: bool,
         k_is_columns: bool,
         is_viewed: bool,
-        folds: int = 1,
     ) -> Matrix:
         if is_turned:
             shape, tile, part = shape[::-1], tile[::-1], part[::-1]
@@ -209,7 +188,6 @@ class Geometry:
             swizzle_bytes=self.swizzle_bytes,
             itemsize_bytes=ITEMSIZE_BYTES[self.problem.lhs_dtype],
             is_viewed=is_viewed,
-            folds=folds,
         )
 
     @property
@@ -223,27 +201,21 @@ class Geometry:
         p, tile, size = self.problem, self.epilogue_tile, ITEMSIZE_BYTES[self.sums_dtype]
         shape, swizzle_bytes = (p.n, p.m) if self.lies_turned else (p.m, p.n), self.epilogue_swizzle_bytes
         return Matrix(
-            stored=(p.m // self.folds, p.n) if self.is_folded else shape,
+            stored=shape,
             tile=tile,
             part=tile,
             k_is_columns=False,
             swizzle_bytes=swizzle_bytes,
             itemsize_bytes=size,
-            is_viewed=bool(is_result_viewed(p, self.config.edges, shape, swizzle_bytes, size)),
+            is_viewed=bool(is_result_viewed(self.config, shape, swizzle_bytes, size)),
         )
 
     @property
     def out_shape(self) -> tuple[int, ...]:
         """What the kernel stores: its planes, if several, of rows as they lie in memory."""
-        matrix: tuple[int, ...] = self.sums.shape
-        if self.is_folded:
-            matrix = self.folded(self.problem.n, self.has_own_ends)
+        p = self.problem
+        matrix = (p.m, p.n) if self.is_direct else self.sums.shape
         return matrix if self.planes == 1 else (self.planes, *matrix)
-
-    def folded(self, columns: int, is_unfilled: bool) -> tuple[int, ...]:
-        """Returns (rows, folds, columns) of lhs or result, or (rows, folds * columns) of rows that are unfilled."""
-        rows = self.problem.m // self.folds
-        return (rows, self.folds * columns) if is_unfilled else (rows, self.folds, columns)
 
     @property
     def epilogue_tile(self) -> tuple[int, int]:
@@ -265,8 +237,12 @@ class Geometry:
         return -(-self.problem.n // (self.config.tile_n * self.config.cluster_n))
 
     @property
+    def tiles_m(self) -> int:
+        """Tiles along m, but for those of a cluster that lie outside."""
+        return -(-self.problem.m // self.config.tile_m)
+
+    @property
     def tiles_n(self) -> int:
-        """Tiles along n, but for those of a cluster that lie outside."""
         return -(-self.problem.n // self.config.tile_n)
 
     @property
@@ -277,11 +253,15 @@ class Geometry:
     def has_pieces_outside(self) -> bool:
         """Whether pieces of the epilogue lie wholly outside along a dimension of which the result has a single block.
 
-        TMA drops what is stored outside, but is not given the index of such a dimension.
+        TMA drops what is stored outside, but is not given the index of such a dimension. Nothing drops what threads
+        store of the tiles of a cluster that are one too many.
         """
         c, p, sums = self.config, self.problem, self.sums
-        if self.has_own_ends and self.cluster_tiles_n * c.cluster_n > self.tiles_n:
-            return True  # the last tile ends where n does, so that one more would be stored over it
+        if self.is_direct:
+            return (self.cluster_tiles_m * c.cluster_m, self.cluster_tiles_n * c.cluster_n) != (
+                self.tiles_m,
+                self.tiles_n,
+            )
         is_single = (sums.shape[0] <= 8, sums.shape[1] <= sums.swizzle_columns)
         single_m, single_n = is_single[::-1] if self.lies_turned else is_single
         over_m = self.cluster_tiles_m * c.cluster_m * c.tile_m - p.m
@@ -320,15 +300,6 @@ class Geometry:
         """Returns where it lies in a warpgroup's accumulator."""
         at = self.piece_at(piece)
         return at[::-1] if self.config.swap_ab else at
-
-    @property
-    def stored_rows(self) -> int:
-        """Rows of a piece that are stored at a time: all, or as many as are of one fold."""
-        return min(self.config.epi_m, self.fold_rows) if self.is_folded else self.config.epi_m
-
-    @property
-    def stores_of_piece(self) -> int:
-        return self.config.epi_m // self.stored_rows
 
     @property
     def own_pieces(self) -> int:

@@ -18,7 +18,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from hopper_matmul.allocation import WG_AXIS, buffer_types, enter, named_refs, scope_types, scopes_at
 from hopper_matmul.config import Config
-from hopper_matmul.folding import cannot_fold, refusal
+from hopper_matmul.direct import cannot_store_directly, refusal
 from hopper_matmul.geometry import COMPUTED, Geometry, is_computed
 from hopper_matmul.hardware import Device
 from hopper_matmul.leading import flattened
@@ -46,7 +46,7 @@ def build(
     """
     if not is_computed(problem):
         raise ValueError(f"this kernel does not compute {problem.describe()}; it computes {COMPUTED}")
-    if cannot_fold(problem, config):
+    if cannot_store_directly(problem, config):
         raise ValueError(refusal(problem, config))
     geometry = Geometry(problem=problem, config=config, device=device)
     for matrix in (geometry.lhs, geometry.rhs, geometry.sums):
@@ -80,25 +80,14 @@ def build(
     return product
 
 
-def _as_loaded(geometry: Geometry, lhs: jax.Array, rhs: jax.Array) -> tuple[jax.Array, ...]:
-    """Returns the operands as the kernel loads them, with zeros after rows and columns that are padded.
-
-    A folded lhs may have a tail, the third: what whole steps leave of k.
-    """
-    if not geometry.is_folded:
-        return _padded_to(lhs, geometry.lhs.shape), _padded_to(rhs, geometry.rhs.shape)
+def _as_loaded(geometry: Geometry, lhs: jax.Array, rhs: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns the operands as the kernel loads them, with zeros after rows and columns that are padded."""
     problem, config = geometry.problem, geometry.config
-    leading = lhs.shape[:-2]
-    folded = lhs.reshape(*leading, *geometry.folded(problem.k, geometry.has_tail))
-    if geometry.has_own_ends and problem.layout[1] == "n":
+    if geometry.is_direct and problem.layout[1] == "n":
         # Whole tiles, of which the last ends where n does.
         whole = (geometry.tiles_n - 1) * config.tile_n
         rhs = jnp.concatenate([rhs[..., :whole], rhs[..., problem.n - config.tile_n :]], axis=-1)
-    rhs = _padded_to(rhs, geometry.rhs.shape)
-    if not geometry.has_tail:
-        return folded, rhs
-    tail = _padded_to(lhs[..., geometry.whole_steps * config.tile_k :], (problem.m, config.tile_k))
-    return folded, rhs, tail.reshape(*leading, *geometry.folded(config.tile_k, is_unfilled=False))
+    return _padded_to(lhs, geometry.lhs.shape), _padded_to(rhs, geometry.rhs.shape)
 
 
 def _padded_to(operand: jax.Array, shape: tuple[int, int]) -> jax.Array:
@@ -118,8 +107,6 @@ def _result(geometry: Geometry, sums: jax.Array) -> jax.Array:
         sums = functools.reduce(
             jnp.add, sums.reshape(geometry.config.split_k, *batch, *geometry.sums.shape)
         ).astype(problem.out_dtype)
-    if geometry.is_folded:
-        return sums.reshape(*batch, problem.m, problem.n)
     if geometry.lies_turned:
         sums = jnp.swapaxes(sums, -1, -2)
     return sums[..., : problem.m, : problem.n]
@@ -129,9 +116,8 @@ def _kernel_body(geometry: Geometry, has_pdl: bool, by_table: bool, *refs: Any, 
     if has_pdl:
         plgpu.griddepcontrol_launch_dependents()
         plgpu.griddepcontrol_wait()
-    lhs, rhs, *others, out = refs
-    walk = walk_by(geometry, others.pop() if by_table else None)
-    operands = Operands(lhs=lhs, rhs=rhs, tail=others[0] if geometry.has_tail else None, out=out, walk=walk)
+    lhs, rhs, *table, out = refs
+    operands = Operands(lhs=lhs, rhs=rhs, out=out, walk=walk_by(geometry, table[0] if by_table else None))
 
     def roles(refs: dict[str, Any]) -> None:
         is_compute = lax.axis_index(WG_AXIS) < geometry.config.compute_wgs

@@ -62,13 +62,12 @@ class Matrix:
     """A matrix in device memory and how its tiles pass through SMEM, all in rows and columns as they lie in memory.
 
     Attributes:
-        stored: Its size as the caller has it, or that of one fold.
+        stored: Its size as the caller has it.
         tile: What a CTA loads, or a warpgroup stages, at a time.
         part: What a warpgroup reads of a tile.
         k_is_columns: Whether its columns run along k: then a warpgroup reads panel after panel, else its own.
         swizzle_bytes: Of the tile in SMEM.
         is_viewed: Whether TMA sees its tiles in panels: blocks of whole columns of a swizzle.
-        folds: So many rows of the caller's matrix are one of each fold, and a tile is made of as many rows of each.
     """
 
     stored: Pair
@@ -78,7 +77,6 @@ class Matrix:
     swizzle_bytes: int
     itemsize_bytes: int
     is_viewed: bool
-    folds: int = 1
 
     @property
     def swizzle_columns(self) -> int:
@@ -86,20 +84,15 @@ class Matrix:
 
     @property
     def shape(self) -> Pair:
-        """Its size, or that of one fold, once it is padded to what TMA takes."""
+        """Its size once it is padded to what TMA takes."""
         if self.is_viewed:
             return self.stored[0], filled_columns(self.stored[1], self.itemsize_bytes)
         return padded(self.stored, self.swizzle_bytes, self.itemsize_bytes)
 
     @property
     def panels(self) -> int:
-        """Panels of a tile."""
+        """Panels of a tile, and the copies that bring it."""
         return self.tile[1] // self.swizzle_columns if self.is_viewed else 1
-
-    @property
-    def copies(self) -> int:
-        """Copies that bring one tile."""
-        return self.panels * self.folds
 
     @property
     def buffer(self) -> tuple[int, ...]:

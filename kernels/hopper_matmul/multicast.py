@@ -13,7 +13,7 @@ MAX_MASK_BIT = 62  # of a cluster barrier: more than what fits a signed integer 
 
 def is_unshared(f: Facts) -> Any:
     """Whether a tile cannot be cut into equal parts for the CTAs of the cluster that share it."""
-    return (_is_shared(f, f.c.cluster_n, f.lhs_box, f.lhs_view) == 0) | (
+    return (_is_shared(f, f.c.cluster_n, f.lhs_tile, f.lhs_view) == 0) | (
         _is_shared(f, f.c.cluster_m, f.rhs_tile, f.rhs_view) == 0
     )
 
@@ -39,8 +39,8 @@ def _partitions(parts: Any, outer: Any, inner: Any) -> Any:
 
 def unshared_message(f: Facts) -> str:
     """Returns what the first copy that cannot be shared is refused with: the lhs is copied first."""
-    box, parts, stored, is_view = f.lhs_box, f.c.cluster_n, f.lhs_stored, f.lhs_view
-    indices = (f.p.lhs_batch > 1) + (f.is_folded and not f.has_tail)
+    box, parts, stored, is_view = f.lhs_tile, f.c.cluster_n, f.lhs_stored, f.lhs_view
+    indices = (f.p.lhs_batch > 1) * 1
     if _is_shared(f, parts, box, is_view):
         box, parts, stored, is_view = f.rhs_tile, f.c.cluster_m, f.rhs_stored, f.rhs_view
         indices = (f.p.rhs_batch > 1) * 1
@@ -63,9 +63,9 @@ def part_bytes(f: Facts) -> tuple[Any, Any]:
 
 def _copy_bytes(f: Facts) -> tuple[Any, Any]:
     size = ITEMSIZE_BYTES[f.p.lhs_dtype]
-    lhs_columns = chosen(f.lhs_view, f.swizzle_columns, f.lhs_box[1])
+    lhs_columns = chosen(f.lhs_view, f.swizzle_columns, f.lhs_tile[1])
     rhs_columns = chosen(f.rhs_view, f.swizzle_columns, f.rhs_tile[1])
-    return f.lhs_box[0] * lhs_columns * size, f.rhs_tile[0] * rhs_columns * size
+    return f.lhs_tile[0] * lhs_columns * size, f.rhs_tile[0] * rhs_columns * size
 
 
 def is_part_misaligned(f: Facts) -> Any:

@@ -25,7 +25,7 @@ _VALUES = {
     "swap_ab": (True, True, False),
     "split_k": (1, 2, 4, 7, 100),
     "combine": ("kernel", "cluster", "cluster", "cluster"),
-    "edges": ("pad", "view", "view", "fold"),
+    "edges": ("pad", "view", "view", "direct"),
     "pdl": (True, False),
     "max_sms": (0, 1, 16, 200),
     "epi_m": (8, 12, 16, 24, 32, 64, 128, 192),
@@ -68,7 +68,7 @@ def random_variant(rng: random.Random) -> tuple[Problem, Config]:
         knobs["scopes"] = random_plan(rng)
     dtype = rng.choice(["bfloat16", "float16"])
     batch = rng.choice([1, 1, 3])
-    columns = [333, 514, 4097] if knobs.get("edges") == "fold" else [4096, 1536, 5120, 1000, 96, 8, 333]
+    columns = [333, 514, 4097] if knobs.get("edges") == "direct" else [4096, 1536, 5120, 1000, 96, 8, 333]
     problem = Problem(
         m=rng.choice([1024, 4096, 3000, 1, 16, 100, 4097]),
         n=rng.choice(columns),

@@ -31,6 +31,7 @@ class Rates:
         uneven: Share of the bytes in flight that the last SMs wait for: some are served ahead of others, by as much as
             their rings hold.
         sm_store_bytes: What one SM's epilogue rounds, stages and stores.
+        direct_elements: What the threads of one SM store by themselves, where they can store single elements.
         piece_us: A piece of the epilogue waits for its staging slot.
         tile_us: A tile's start and end.
         cta_us: A CTA's start after another's end, where each tile has its own.
@@ -64,6 +65,7 @@ class Rates:
     hbm_bytes: float
     uneven: float
     sm_store_bytes: float
+    direct_elements: float
     piece_us: float
     tile_us: float
     cta_us: float
@@ -102,6 +104,7 @@ _H200 = Rates(
     hbm_bytes=4540000.0,
     uneven=0.32,
     sm_store_bytes=124000.0,
+    direct_elements=22000.0,
     piece_us=0.0678,
     tile_us=0.262,
     cta_us=0.718,

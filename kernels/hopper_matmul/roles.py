@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +10,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
+from jax.experimental.mosaic.gpu.fragmented_array import Tiling
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from hopper_matmul.allocation import ACC_DTYPE, WG_AXIS, enter, scopes_at
+from hopper_matmul.direct import LANES, WARPS
 from hopper_matmul.exchange import give_back, own_sums, send_parts, stores
 from hopper_matmul.geometry import Geometry
 from hopper_matmul.matrix import Matrix
@@ -27,15 +28,11 @@ class Operands:
 
     Attributes:
         lhs, rhs: As the problem's layout stores them, after the batch where there is one that has its own.
-        tail: Of a folded lhs whose rows nothing clips, (rows, folds, tile_k): what whole steps leave of k, and zeros.
         out: (m, n), or (planes, m, n) where there are several.
-
-    Where lhs and result are folded, `Geometry.folded` says their shapes, but for the batch or planes before.
     """
 
     lhs: Any
     rhs: Any
-    tail: Any
     out: Any
     walk: Walk
 
@@ -50,9 +47,9 @@ def _facing(is_turned: bool, tile: Any) -> Any:
     return tile.transpose((1, 0)) if is_turned else tile
 
 
-def _in_plane(plane: Any, *index: Any) -> tuple[Any, ...]:
-    """Returns an index of rows and columns in a stack of matrices, or in the only one, whose plane is None."""
-    return index if plane is None else (plane, *index)
+def _in_plane(plane: Any, rows: Any, columns: Any) -> tuple[Any, ...]:
+    """Returns the index of rows and columns in a stack of matrices, or in the only one, whose plane is None."""
+    return (rows, columns) if plane is None else (plane, rows, columns)
 
 
 def _next_slot(slot: jax.Array, stages: int) -> jax.Array:
@@ -86,18 +83,19 @@ def _load_steps(geometry: Geometry, operands: Operands, refs: dict[str, Any], ti
     lhs_ring, rhs_ring = refs["ring_view"]
     full, consumed = refs["barriers"]["full"], refs["barriers"]["consumed"]
     is_lhs_turned, is_rhs_turned = (letter == "t" for letter in geometry.problem.layout)
-    is_rhs_copied = geometry.has_own_ends and not is_rhs_turned  # as whole tiles
     batch = geometry.problem.batch
     product = lax.rem(tile.plane, batch) if geometry.stores_parts else tile.plane
     part = lax.div(tile.plane, batch) if geometry.stores_parts else 0
     part = lax.axis_index(PARTS_AXIS) if geometry.exchanges_parts else part
     first_step = part * geometry.k_steps
-    first_row = tile.m_index * geometry.fold_rows
-    first_column = tile.n_index * config.tile_n if is_rhs_copied else _first_column(geometry, tile)
+    first_row, first_column = _origin(geometry, tile)
+    if geometry.is_direct and not is_rhs_turned:  # copied as whole tiles
+        first_column = tile.n_index * config.tile_n
     lhs_product = product if geometry.problem.lhs_batch > 1 else None
     rhs_product = product if geometry.problem.rhs_batch > 1 else None
-    lhs_along = "cluster_n" if config.cluster_n > 1 else None
-    load_lhs = functools.partial(_load_tile, geometry.lhs, operands.lhs, lhs_product, lhs_along)
+    load_lhs = functools.partial(
+        _load_tile, geometry.lhs, operands.lhs, lhs_product, "cluster_n" if config.cluster_n > 1 else None
+    )
     load_rhs = functools.partial(
         _load_tile, geometry.rhs, operands.rhs, rhs_product, "cluster_m" if config.cluster_m > 1 else None
     )
@@ -106,17 +104,7 @@ def _load_steps(geometry: Geometry, operands: Operands, refs: dict[str, Any], ti
         is_reused = (tile.local * geometry.k_steps + step) >= config.stages
         pl.when(is_reused)(lambda: plgpu.barrier_wait(consumed.at[slot]))
         depth = (first_step + step) * config.tile_k
-        if geometry.has_tail:
-            in_tail = depth - geometry.whole_steps * config.tile_k
-            load_tail = functools.partial(_load_tile, geometry.lhs, operands.tail, lhs_product, lhs_along)
-            place = lhs_ring.at[slot], full.at[slot], first_row
-            lax.cond(
-                in_tail < 0,
-                lambda: load_lhs(*place, depth, row_columns=geometry.problem.k),
-                lambda: load_tail(*place, in_tail),
-            )
-        else:
-            load_lhs(lhs_ring.at[slot], full.at[slot], *_turned(is_lhs_turned, first_row, depth))
+        load_lhs(lhs_ring.at[slot], full.at[slot], *_turned(is_lhs_turned, first_row, depth))
         load_rhs(rhs_ring.at[slot], full.at[slot], *_turned(is_rhs_turned, depth, first_column))
         return _next_slot(slot, config.stages)
 
@@ -132,38 +120,27 @@ def _load_tile(
     barrier: Any,
     row: jax.Array,
     column: jax.Array,
-    row_columns: int | None = None,
 ) -> None:
-    """Copies the tile that starts at a row, of each fold, and a column into a slot of the ring.
-
-    That is one copy, or one for each panel of a view and each fold. `row_columns` are those of a row where nothing
-    clips the rows of a fold.
-    """
-    width, height = matrix.tile[1] // matrix.panels, matrix.tile[0] // matrix.folds
-    for panel, fold in itertools.product(range(matrix.panels), range(matrix.folds)):
-        rows, columns = pl.ds(row, height), pl.ds(column + panel * width, width)
-        index = (rows, columns) if matrix.folds == 1 else _in_fold(fold, rows, columns, row_columns)
-        place = buffer.at[panel] if matrix.is_viewed else buffer
+    """Copies the tile that starts at a row and a column into a slot of the ring, panel by panel if it is viewed."""
+    width = matrix.tile[1] // matrix.panels
+    for panel in range(matrix.panels):
+        rows, columns = pl.ds(row, matrix.tile[0]), pl.ds(column + panel * width, width)
         plgpu.copy_gmem_to_smem(
-            source.at[_in_plane(product, *index)],
-            place if matrix.folds == 1 else place.at[pl.ds(fold * height, height)],
+            source.at[_in_plane(product, rows, columns)],
+            buffer.at[panel] if matrix.is_viewed else buffer,
             barrier,
             collective_axes=shared_along,
         )
 
 
-def _in_fold(fold: Any, rows: Any, columns: Any, row_columns: int | None) -> tuple[Any, ...]:
-    """Returns the index of rows and columns of a fold, which has one of its own or begins where its rows do."""
-    if row_columns is None:
-        return rows, fold, columns
-    return rows, pl.ds(fold * row_columns + columns.start, columns.size)
-
-
-def _first_column(geometry: Geometry, tile: Tile) -> Any:
-    """Returns where a tile begins along n; where nothing clips a folded result, the last one ends where n does."""
-    column = tile.n_index * geometry.config.tile_n
-    last = geometry.problem.n - geometry.config.tile_n
-    return lax.min(column, jnp.int32(last)) if geometry.has_own_ends else column
+def _origin(geometry: Geometry, tile: Tile) -> tuple[jax.Array, jax.Array]:
+    """Returns where a tile begins along m and n; where threads store the result, the last ones end where it does."""
+    config, problem = geometry.config, geometry.problem
+    row, column = tile.m_index * config.tile_m, tile.n_index * config.tile_n
+    if not geometry.is_direct:
+        return row, column
+    last_row, last_column = jnp.int32(problem.m - config.tile_m), jnp.int32(problem.n - config.tile_n)
+    return lax.min(row, last_row), lax.min(column, last_column)
 
 
 def _await_peers(geometry: Geometry, refs: dict[str, Any]) -> None:
@@ -299,17 +276,16 @@ def _store_piece(
     config = geometry.config
     wg = lax.axis_index(WG_AXIS)
     plane = tile.plane if geometry.planes > 1 else None
-    tile_row = tile.m_index * config.tile_m
-    own_row = wg * geometry.wg_m if geometry.splits("m") else 0
-    first_row = tile_row + own_row
-    first_column = _first_column(geometry, tile) + (wg * geometry.wg_n if geometry.splits("n") else 0)
+    first_row, first_column = _origin(geometry, tile)
+    first_row += wg * geometry.wg_m if geometry.splits("m") else 0
+    first_column += wg * geometry.wg_n if geometry.splits("n") else 0
     is_turned = config.swap_ab and not geometry.lies_turned  # on its way through SMEM
     turn = piece // geometry.exchanging_ctas  # among the pieces that this CTA stores
     place = (wg, turn % geometry.epilogue_slots)
     # Where stores are left out, how many are in flight is not known here; nor is it at a tile's start, since the tile
     # before may have ended in either slot.
     in_flight = 0 if geometry.has_pieces_outside or turn == 0 else geometry.epilogue_slots - 1
-    plgpu.wait_smem_to_gmem(in_flight * geometry.stores_of_piece, wait_read_only=True)
+    plgpu.wait_smem_to_gmem(in_flight, wait_read_only=True)
     rows, columns = geometry.piece_at(piece)
     own = sums[geometry.piece_in_sums(piece)]
     if geometry.exchanges_parts:
@@ -318,51 +294,27 @@ def _store_piece(
     plgpu.commit_smem()
     out_rows = pl.ds(first_row + rows.start, config.epi_m)
     out_columns = pl.ds(first_column + columns.start, config.epi_n)
-    if geometry.is_folded:
-        staged = refs["epilogue_view"].at[place]
-        _store_folds(geometry, operands, tile, staged, own_row + rows.start, out_columns)
-        return
-    copy = functools.partial(
-        plgpu.copy_smem_to_gmem,
-        refs["epilogue_view"].at[place],
-        operands.out.at[_in_plane(plane, *_turned(geometry.lies_turned, out_rows, out_columns))],
-    )
-    if geometry.has_pieces_outside:
+    target = operands.out.at[_in_plane(plane, *_turned(geometry.lies_turned, out_rows, out_columns))]
+    if geometry.is_direct:
+        copy = functools.partial(_store_directly, geometry, refs["epilogue"].at[place], target)
+        is_inside = (tile.m_index < geometry.tiles_m) & (tile.n_index < geometry.tiles_n)
+    else:
+        copy = functools.partial(plgpu.copy_smem_to_gmem, refs["epilogue_view"].at[place], target)
         is_inside = (out_rows.start < geometry.problem.m) & (out_columns.start < geometry.problem.n)
+    if geometry.has_pieces_outside:
         pl.when(is_inside)(copy)
     else:
         copy()
 
 
-def _store_folds(
-    geometry: Geometry, operands: Operands, tile: Tile, staged: Any, first_row: Any, columns: Any
-) -> None:
-    """Stores a staged piece, `Geometry.epilogue_tile`, from a row of its tile on: a fold's rows are a box in memory."""
-    plane = tile.plane if geometry.planes > 1 else None
-    height = geometry.stored_rows
-    row_columns = geometry.problem.n if geometry.has_own_ends else None
-    for store in range(geometry.stores_of_piece):
-        fold, row = _div_rem(first_row + store * height, geometry.fold_rows)
-        rows = pl.ds(tile.m_index * geometry.fold_rows + row, height)
-        copy = functools.partial(
-            plgpu.copy_smem_to_gmem,
-            staged.at[pl.ds(store * height, height)],
-            operands.out.at[_in_plane(plane, *_in_fold(fold, rows, columns, row_columns))],
-        )
-        if geometry.has_pieces_outside:
-            is_inside = (rows.start < geometry.sums.shape[0]) & _is_inside_n(geometry, tile, columns)
-            pl.when(is_inside)(copy)
-        else:
-            copy()
-
-
-def _is_inside_n(geometry: Geometry, tile: Tile, columns: Any) -> jax.Array:
-    """Whether columns of a tile begin inside of the result, and are not those of a tile that would end where n does."""
-    return tile.n_index < geometry.tiles_n if geometry.has_own_ends else columns.start < geometry.problem.n
-
-
-def _div_rem(value: Any, divisor: int) -> tuple[Any, Any]:
-    """Returns quotient and remainder of what is not negative: a number, or traced."""
-    if isinstance(value, int):
-        return divmod(value, divisor)
-    return lax.div(value, jnp.int32(divisor)), lax.rem(value, jnp.int32(divisor))
+def _store_directly(geometry: Geometry, staged: Any, target: Any) -> None:
+    """Stores a staged piece by threads: a warp stores neighbouring elements of a row at once."""
+    vector = geometry.store_vector
+    layout = plgpu.Layout.TILED(
+        Tiling(((WARPS, LANES * vector), (vector,))), warp_dims=(-3,), lane_dims=(-2,), vector_dim=-1
+    )
+    piece = plgpu.load(staged, layout=layout, optimized=False)
+    if hasattr(plgpu, "store"):  # since jax 0.12, which would else refuse stores so narrow
+        plgpu.store(target, piece, optimized=False)
+    else:
+        target[...] = piece

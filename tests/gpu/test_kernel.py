@@ -146,42 +146,38 @@ SHARED = [
     ({"batch": 32, "broadcast": "rhs", "m": 3, "n": 1111, "k": 2048}, VIEWED | {"swap_ab": True}),
 ]
 
-# Odd rows of lhs and result lie side by side; the last tile of such a result ends where n does.
-FOLDED = [
+# Threads store a result whose rows do not fill 16 bytes; its last tiles end where it does.
+DIRECT = [
     ({"m": 512, "n": 1111, "k": 1024}, {"tile_m": 128, "tile_n": 128}),
-    ({"m": 1024, "n": 4097, "k": 512}, {"tile_m": 256, "tile_n": 128, "cluster_n": 2, "stages": 3}),
-    # 72 rows of a fold, and tiles of 16: the last one is cut; 9 tiles along n are 10 in clusters
-    ({"m": 576, "n": 1111, "k": 520}, {"cluster_m": 2, "cluster_n": 2, "tile_n": 128, "persistent": False}),
-    ({"m": 64, "n": 77, "k": 100}, {"tile_m": 64, "tile_n": 64, "compute_wgs": 1}),  # 8 rows of a fold
+    ({"m": 1023, "n": 4097, "k": 512}, {"tile_m": 256, "tile_n": 128, "cluster_n": 2, "stages": 3}),
+    # 5 tiles along m and 9 along n are 6 and 10 in clusters
+    ({"m": 577, "n": 1111, "k": 520}, {"cluster_m": 2, "cluster_n": 2, "tile_n": 128, "persistent": False}),
+    ({"m": 64, "n": 77, "k": 100}, {"tile_m": 64, "tile_n": 64, "compute_wgs": 1}),
     ({"m": 200, "n": 1111, "k": 2047, "layout": "nt"}, {"tile_m": 128, "tile_n": 192, "scopes": "union"}),
+    # two neighbours are aligned in any row, and four
     ({"m": 1000, "n": 514, "k": 1000, "layout": "nt"}, {"tile_m": 64, "tile_n": 128, "compute_wgs": 1}),
+    ({"m": 500, "n": 516, "k": 1000}, {"tile_m": 64, "tile_n": 128, "epi_n": 128, "compute_wgs": 1}),
     ({"m": 512, "n": 515, "k": 512, "out_dtype": "float32"}, {"epi_n": 32, "tile_n": 96}),
-    ({"batch": 3, "m": 256, "n": 516, "k": 512}, {"tile_m": 128, "tile_n": 128, "wg_split": "n"}),
+    ({"m": 512, "n": 514, "k": 512, "out_dtype": "float32"}, {"epi_n": 64, "scopes": "union_acc_outside"}),
+    ({"batch": 3, "m": 250, "n": 516, "k": 512}, {"tile_m": 128, "tile_n": 128, "wg_split": "n"}),
     (
         {"m": 256, "n": 333, "k": 4096},
         {"tile_m": 64, "tile_n": 128, "wg_split": "n", "split_k": 2, "combine": "cluster"},
     ),
     (
-        {"m": 512, "n": 1111, "k": 1024},
+        {"m": 500, "n": 1111, "k": 1024},
         {"tile_m": 128, "tile_n": 128, "swap_ab": True, "wg_split": "n", "epi_m": 8},
     ),
+    ({"m": 16, "n": 4097, "k": 4096}, SWAPPED | {"tile_m": 16, "epi_m": 8}),
     (
-        {"m": 4096, "n": 1024, "k": 2049},
-        {"tile_m": 256, "tile_n": 128, "swap_ab": True, "wg_split": "n", "stages": 3},
+        {"m": 256, "n": 1111, "k": 1000, "layout": "tn"},
+        {"tile_m": 64, "tile_n": 96, "compute_wgs": 1, "epi_n": 32},
     ),
-    ({"m": 1000, "n": 1000, "k": 1111}, {"tile_m": 64, "tile_n": 64, "compute_wgs": 1, "tile_k": 128}),
-    ({"m": 512, "n": 1024, "k": 4098, "layout": "nt"}, {"tile_m": 256, "tile_n": 128, "cluster_n": 2}),
-    ({"batch": 3, "m": 512, "n": 520, "k": 1111}, {"split_k": 2, "combine": "cluster", "wg_split": "n"}),
+    ({"m": 520, "n": 1111, "k": 1030, "layout": "nt"}, {"cluster_m": 2, "delay_release": 1}),
     ({"m": 512, "n": 1111, "k": 2049}, {"tile_n": 192, "scopes": "sequential"}),
-    ({"m": 72, "n": 129, "k": 33}, {"tile_m": 64, "compute_wgs": 1}),  # no whole step
-    # each CTA loads 4 of a fold's 8 rows of a tile, with 8 folds and with 2 rows of each
-    *[
-        ({"m": m, "n": 333, "k": 2049}, {"tile_m": 64, "tile_n": 64, "compute_wgs": 1, "cluster_n": 2})
-        for m in (64, 16)
-    ],
-    ({"m": 512, "n": 384, "k": 1111}, {"cluster_m": 2, "delay_release": 1, "wg_split": "n"}),
+    ({"m": 2048, "n": 5025, "k": 256}, {"tile_n": 256, "stages": 3, "scopes": "acc_outside"}),
 ]
-FOLDED = [(sizes, {"compute_wgs": 2} | knobs | {"edges": "fold"}) for sizes, knobs in FOLDED]
+DIRECT = [(sizes, {"compute_wgs": 2} | knobs | {"edges": "direct"}) for sizes, knobs in DIRECT]
 
 # No registers change hands, so that several CTAs may be on an SM at once.
 UNSPLIT = [
@@ -246,7 +242,7 @@ def test_each_schedule_gives_the_right_bits_twenty_times():
 
 def test_tiles_walked_by_a_table_give_the_right_bits_twenty_times():
     cases = [{"problem": SIZES, "knobs": KNOBS | knobs, "by_table": True} for knobs in SCHEDULES[:5]]
-    ends = [PARTS[-1], FOLDED[-1]]
+    ends = [PARTS[-1], DIRECT[-1]]
     assert_exact([*cases, *({"problem": sizes, "knobs": knobs, "by_table": True} for sizes, knobs in ends)])
 
 
@@ -278,7 +274,7 @@ FAMILIES = {
     "clusters": CLUSTERS,
     "batches": BATCHES,
     "odd": ODD,
-    "folded": FOLDED,
+    "direct": DIRECT,
     "unsplit": UNSPLIT,
     "shared": SHARED,
 }

@@ -46,7 +46,7 @@ def _see_bytes_one_way() -> None:
 
 
 def _let_results_be_stored_twice() -> None:
-    """The last tile of a folded result ends where n does, so that it and the one before store the same bits."""
+    """Last tiles end where a result does that threads store, so that they and the ones before store the same bits."""
     check_write = race_detection_state.RaceDetectionState.check_write
     device_memory = shared_memory.get_memory_space_idx(plgpu.GMEM)
 
@@ -66,9 +66,9 @@ def main(case: dict) -> dict:
     config = Config.from_knobs({"tile_m": 128, "tile_n": 64, "stages": 2} | case["knobs"])
     if config.combine == "cluster":
         store_to_peers(config.split_k)
-    if config.edges == "fold":
+    if config.edges == "direct":
         _see_bytes_one_way()
-        if Geometry(problem=problem, config=config, device=device).has_own_ends:
+        if problem.m % config.tile_m or problem.n % config.tile_n:
             _let_results_be_stored_twice()
     if case.get("without_awaiting_room"):
         exchange._await_room = roles.give_back = lambda *_: None

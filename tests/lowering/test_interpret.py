@@ -6,7 +6,7 @@ What that mode cannot do is checked on a GPU instead (tests/gpu/test_kernel.py):
   its row and of its column; that a row's peer does not arrive twice before the column's has arrived once follows from
   the data it waits for, half of which the CTA itself multicasts. Without that it can happen, and values go wrong.
 - A scope in the tile loop gets new memory for each tile, which a peer may then write before it is there.
-- It refuses to read bytes in one view that were written in the other (`edges: view`; where `fold` views something, it
+- It refuses to read bytes in one view that were written in the other (`edges: view`; where `direct` views something, it
   is seen one way here, which tests/helpers/interpret_case.py arranges).
 - It has no stores to a peer's memory: tests/helpers/interpret_peers.py adds them.
 """
@@ -189,7 +189,11 @@ def test_sizes_that_tma_refuses_are_padded(sizes):
         ({"persistent": False, "cluster_m": 2}, {"raster_width": 1}, {}),
         ({"cluster_n": 2, "delay_release": 1}, {"raster_width": 16, "grid_minor": "n"}, {}),
         ({"split_k": 2}, {"raster_width": 1, "grid_minor": "n"}, {"batch": 2, "k": 128}),
-        ({"edges": "fold"}, {"raster_width": 1, "grid_minor": "n"}, {"n": 131, "k": 135}),
+        (
+            {"edges": "direct", "epi_n": 32},
+            {"raster_width": 1, "grid_minor": "n"},
+            {"m": 200, "n": 131, "k": 135},
+        ),
     ],
     ids=str,
 )
@@ -228,46 +232,32 @@ def test_parts_of_k_are_added_up_in_a_cluster(knobs, problem, sm_count):
 @pytest.mark.parametrize(
     ("knobs", "problem", "sm_count"),
     [
-        # 2 x 3 tiles on 2 CTAs; 8 rows of 131 elements fill 16 bytes side by side
+        # 2 x 3 tiles on 2 CTAs
         ({}, {"m": 256, "n": 131}, 2),
-        # 24 rows of a fold in tiles of 16: the second tile is cut
-        ({}, {"m": 192, "n": 131}, 2),
-        # 3 tiles along n are 4 in clusters: nothing is stored of the fourth
+        # the last tile ends where m does too, at any row
+        ({}, {"m": 197, "n": 131}, 2),
+        # 3 tiles along n are 4 in clusters, and 3 along m: nothing is stored of the fourth
         ({"cluster_n": 2}, {"m": 256, "n": 131}, 4),
-        ({"cluster_m": 2, "persistent": False}, {"m": 512, "n": 65, "k": 128}, 4),
-        # 4 rows of 258 elements; columns shared out, a batch
+        ({"cluster_m": 2, "persistent": False}, {"m": 320, "n": 65, "k": 128}, 4),
+        # two elements are aligned in any row, and four; columns shared out, a batch
         ({"tile_m": 64, "tile_n": 128, "wg_split": "n"}, {"batch": 2, "m": 64, "n": 258}, 2),
-        # 16 rows of a fold, stored 8 at a time, turned
-        ({"swap_ab": True, "wg_split": "n", "tile_n": 128, "epi_m": 8}, {"m": 128, "n": 133}, 2),
+        ({"tile_m": 64, "tile_n": 128, "epi_n": 128, "compute_wgs": 1}, {"m": 65, "n": 260}, 2),
+        # turned on its way, 8 rows at a time
+        ({"swap_ab": True, "wg_split": "n", "tile_n": 128, "epi_m": 8}, {"m": 130, "n": 133}, 2),
         ({"tile_m": 64, "compute_wgs": 1, "split_k": 2, "combine": "cluster"}, {"m": 64, "n": 77}, 4),
         ({"epi_n": 32, "scopes": "union"}, {"m": 128, "n": 70, "out_dtype": "float32"}, 2),
-        ({}, {"m": 128, "n": 77, "layout": "nt"}, 2),
-        # two whole steps and 67 elements of k, in a step and a bit; the result is clipped
-        ({}, {"m": 192, "n": 136, "k": 195}, 2),
-        (
-            {"cluster_n": 2, "tile_n": 128, "swap_ab": True, "wg_split": "n"},
-            {"m": 128, "n": 192, "k": 71},
-            2,
-        ),
-        # one part ends in the tail, and begins in it
-        (
-            {"tile_m": 64, "compute_wgs": 1, "split_k": 2, "combine": "cluster"},
-            {"m": 64, "n": 72, "k": 65},
-            4,
-        ),
-        (
-            {"tile_m": 64, "compute_wgs": 1, "split_k": 2, "combine": "cluster"},
-            {"m": 64, "n": 72, "k": 197},
-            4,
-        ),
-        # both odd, in a batch; a whole step less than one
-        ({}, {"batch": 2, "m": 128, "n": 133, "k": 131}, 2),
-        ({}, {"m": 128, "n": 133, "k": 33, "layout": "nt"}, 2),
+        ({"epi_n": 32, "scopes": "sequential"}, {"m": 128, "n": 70, "out_dtype": "float32"}, 2),
+        # three pieces in two staging slots
+        ({"compute_wgs": 1, "tile_m": 64, "tile_n": 96, "epi_n": 32}, {"m": 128, "n": 193}, 1),
+        ({}, {"m": 150, "n": 77, "layout": "nt"}, 2),
+        ({}, {"m": 256, "n": 77, "layout": "tn", "k": 130}, 2),
+        # k is odd as well
+        ({}, {"batch": 2, "m": 130, "n": 133, "k": 131}, 2),
     ],
     ids=str,
 )
-def test_folded_matrices_lie_where_they_belong(knobs, problem, sm_count):
-    result = interpret(sm_count=sm_count, knobs=knobs | {"edges": "fold"}, problem=problem)
+def test_a_result_that_threads_store_is_right_and_free_of_races(knobs, problem, sm_count):
+    result = interpret(sm_count=sm_count, knobs=knobs | {"edges": "direct"}, problem=problem)
     assert_right(result, problem.get("out_dtype", "bfloat16"))
 
 
