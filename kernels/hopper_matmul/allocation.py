@@ -30,9 +30,10 @@ def buffer_types(geometry: Geometry) -> dict[str, Any]:
     matrices = (geometry.lhs, geometry.rhs)
     barriers = {
         "full": plgpu.Barrier(
-            num_arrivals=sum(matrix.panels for matrix in matrices), num_barriers=config.stages
+            num_arrivals=sum(matrix.panels for matrix in matrices),
+            num_barriers=config.stages * geometry.turns,
         ),
-        "consumed": _arrival_of_compute(geometry, num_barriers=config.stages),
+        "consumed": _arrival_of_compute(geometry, num_barriers=config.stages * geometry.turns),
     }
     if geometry.config.scopes.is_union:
         barriers["sums_read"] = plgpu.Barrier(num_arrivals=config.compute_wgs)
@@ -88,9 +89,9 @@ def _arrival_of_compute(geometry: Geometry, *, num_barriers: int) -> Any:
     """A barrier that the compute warpgroups arrive on: of the cluster where its CTAs write each other's ring."""
     axes = geometry.multicast_axes
     if not axes:
-        return plgpu.Barrier(num_arrivals=geometry.config.compute_wgs, num_barriers=num_barriers)
+        return plgpu.Barrier(num_arrivals=geometry.wgs_on_tile, num_barriers=num_barriers)
     return plgpu.ClusterBarrier(
-        collective_axes=axes, num_arrivals=geometry.config.compute_wgs, num_barriers=num_barriers
+        collective_axes=axes, num_arrivals=geometry.wgs_on_tile, num_barriers=num_barriers
     )
 
 

@@ -11,6 +11,7 @@ from hopper_matmul.problem import FieldError, one_of
 from hopper_matmul.scopes import PLANS, ScopePlan
 
 Dimension = Literal["m", "n"]
+Split = Literal["m", "n", "tile"]
 Edges = Literal["pad", "view", "direct"]
 Combine = Literal["kernel", "cluster"]
 
@@ -23,7 +24,8 @@ class Config:
         tile_m, tile_n, tile_k: What one CTA holds of out (tile_m, tile_n) and sums at a step, in elements.
         stages: Slots of the TMA pipeline's ring.
         compute_wgs: Compute warpgroups of a CTA; one more warpgroup loads.
-        wg_split: Dimension of the CTA's tile that the compute warpgroups share out.
+        wg_split: Dimension of the CTA's tile that the compute warpgroups share out; with "tile" each computes tiles of
+            its own, in turn, so that one stores while another multiplies.
         cluster_m, cluster_n: CTAs of a cluster along m (they share each rhs tile by multicast) and n (lhs tile).
         grid_minor: Dimension along which neighbouring CTAs walk first.
         raster_width: Width of a band of tiles along `grid_minor` before the walk turns (plgpu.planar_snake).
@@ -52,7 +54,7 @@ class Config:
     tile_k: int = 64
     stages: int = 4
     compute_wgs: int = 2
-    wg_split: Dimension = "m"
+    wg_split: Split = "m"
     cluster_m: int = 1
     cluster_n: int = 1
     grid_minor: Dimension = "m"
@@ -92,7 +94,9 @@ KNOB_NAMES: tuple[str, ...] = tuple(field.name for field in dataclasses.fields(C
 def _parsed(key: str, value: object) -> object:
     if key == "scopes":
         return PLANS[one_of(key, value, tuple(PLANS))]
-    if key in ("wg_split", "grid_minor"):
+    if key == "wg_split":
+        return one_of(key, value, ("m", "n", "tile"))
+    if key == "grid_minor":
         return one_of(key, value, ("m", "n"))
     if key == "edges":
         return one_of(key, value, ("pad", "view", "direct"))

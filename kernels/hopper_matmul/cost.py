@@ -140,9 +140,10 @@ def terms(problem: Problem, c: Any, drained: Any, device: Device, rates: Rates) 
     exchanging = chosen((c.split_k > 1) & (c.combine == "cluster"), c.split_k, 1)  # CTAs
     stored_parts = c.split_k // exchanging
     out_size = chosen(stored_parts > 1, 4, ITEMSIZE_BYTES[p.out_dtype])
-    splits_m = (c.wg_split == "m") * 1
-    wg_m = c.tile_m // ((c.compute_wgs - 1) * splits_m + 1)
-    wg_n = c.tile_n // ((c.compute_wgs - 1) * (1 - splits_m) + 1)
+    turns = (c.compute_wgs - 1) * (c.wg_split == "tile") + 1
+    wgs_on_tile = c.compute_wgs // turns
+    wg_m = c.tile_m // ((c.compute_wgs - 1) * (c.wg_split == "m") + 1)
+    wg_n = c.tile_n // ((c.compute_wgs - 1) * (c.wg_split == "n") + 1)
     rows, columns = chosen(c.swap_ab, wg_n, wg_m), chosen(c.swap_ab, wg_m, wg_n)
     blocks = -(-rows // WGMMA_ROWS)
     cluster = c.cluster_m * c.cluster_n
@@ -153,11 +154,11 @@ def terms(problem: Problem, c: Any, drained: Any, device: Device, rates: Rates) 
     # One step of a tile.
     steps = -(-p.k // (c.tile_k * c.split_k))
     own = WGMMA_ROWS * blocks * (columns + rates.wgmma_columns) * c.tile_k / rates.sm_macs
-    waits = rates.step_us + rates.wg_us * (c.compute_wgs - 1) + rates.bubble_us * (1 - c.delay_release)
+    waits = rates.step_us + rates.wg_us * (wgs_on_tile - 1) + rates.bubble_us * (1 - c.delay_release)
     chain = own + waits
     swizzle, copies = _loads(p, c, wg_m, wg_n, size)
     step_bytes = (c.tile_m + c.tile_n) * c.tile_k * size
-    moved = step_bytes + c.compute_wgs * blocks * (WGMMA_ROWS + columns) * c.tile_k * size
+    moved = step_bytes + wgs_on_tile * blocks * (WGMMA_ROWS + columns) * c.tile_k * size
     smem = moved * (128 / swizzle) ** rates.narrow / rates.sm_smem_bytes
     read = step_bytes * (128 / swizzle) ** rates.narrow_read / rates.sm_read_bytes
     from_l2 = (c.tile_m / c.cluster_n + c.tile_n / c.cluster_m) * c.tile_k * size
@@ -177,6 +178,10 @@ def terms(problem: Problem, c: Any, drained: Any, device: Device, rates: Rates) 
     tile_store = c.tile_m * c.tile_n * out_size / rates.sm_store_bytes
     tile_store += (c.edges == "direct") * c.tile_m * c.tile_n / (rates.direct_elements * vector_of(p))
     store = (tile_store + pieces * rates.piece_us) / exchanging
+    # One after the other; in turns, what lasts longer than the other warpgroups multiply, and the last.
+    uncovered = store + rates.tile_us - (turns - 1) * steps * chain
+    stalls = chosen(turns > 1, uncovered * (uncovered > 0), store + rates.tile_us)
+    epilogue = store + rates.tile_us + (tiles - 1) * stalls
     others = (exchanging - 1) / exchanging  # share of its tile that a CTA sends, and as much comes in
     exchange = rates.exchange_us * (exchanging > 1) + others * 4 * c.tile_m * c.tile_n / rates.exchange_bytes
     meeting = rates.cluster_us * (ctas > 1)
@@ -185,8 +190,8 @@ def terms(problem: Problem, c: Any, drained: Any, device: Device, rates: Rates) 
     uneven = rates.uneven * requested * lesser(slots, all_steps)
     return Terms(
         launch=rates.launch_us + latency + meeting,
-        tensor=all_steps * own * c.compute_wgs,
-        power=steps * own * c.compute_wgs * clusters * ctas / rates.powered_sms,
+        tensor=all_steps * own * wgs_on_tile,
+        power=steps * own * wgs_on_tile * clusters * ctas / rates.powered_sms,
         wgmma_chain=all_steps * chain,
         smem=all_steps * smem,
         sm_read=all_steps * read,
@@ -194,7 +199,7 @@ def terms(problem: Problem, c: Any, drained: Any, device: Device, rates: Rates) 
         outside=_outside_bytes(p, c, in_m, in_n, size) / rates.outside_bytes,
         ring=all_steps * ring,
         tma_issue=all_steps * copies * rates.copy_us,
-        epilogue=tiles * (store + rates.tile_us) + (tiles - 1) * between,
+        epilogue=epilogue + (tiles - 1) * between,
         exchange=tiles * exchange,
         hbm=(read_bytes + stored_bytes + uneven) / rates.hbm_bytes,
         add=_add_us(p, stored_parts, rates),

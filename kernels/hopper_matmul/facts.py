@@ -58,6 +58,7 @@ class Facts:
         "swizzle",
         "swizzle_columns",
         "total_bytes",
+        "turns",
         "wg_m",
         "wg_n",
     )
@@ -71,9 +72,9 @@ class Facts:
         self.is_exchanged = is_exchanged = (split_k > 1) & (config.combine == "cluster")
         self.is_stored_in_parts = is_split = (split_k > 1) & (config.combine == "kernel")
         out_size = chosen(is_split, PART_BYTES, out_size)
-        splits_m = config.wg_split == "m"
-        self.wg_m = wg_m = tile_m // ((wgs - 1) * splits_m + 1)
-        self.wg_n = wg_n = tile_n // ((wgs - 1) * (1 - splits_m) + 1)
+        self.turns = turns = (wgs - 1) * (config.wg_split == "tile") + 1
+        self.wg_m = wg_m = tile_m // ((wgs - 1) * (config.wg_split == "m") + 1)
+        self.wg_n = wg_n = tile_n // ((wgs - 1) * (config.wg_split == "n") + 1)
         self.acc_rows = chosen(swap_ab, wg_n, wg_m)
         self.acc_columns = chosen(swap_ab, wg_m, wg_n)
         self.cluster_size = config.cluster_m * config.cluster_n
@@ -111,7 +112,7 @@ class Facts:
         self.pieces = (wg_m // epi_m) * (wg_n // epi_n)
         self.exchange_columns = chosen(swap_ab, epi_m, epi_n)
         own_pieces = (wg_m * wg_n) // (epi_m * epi_n)
-        barriers = 2 * stages + 2 * scopes.is_union
+        barriers = 2 * stages * turns + 2 * scopes.is_union
         self.exchange_groups = exchange_bytes = 0
         if is_exchanged is not False:  # one configuration without an exchange has no more to know
             own_pieces = -(-own_pieces // ctas)

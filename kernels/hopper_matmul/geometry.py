@@ -59,6 +59,19 @@ class Geometry:
         return self.config.compute_wgs > 1 and self.config.wg_split == dimension
 
     @property
+    def turns(self) -> int:
+        """Compute warpgroups that take turns at tiles; 1: all compute each tile together.
+
+        Each has barriers of its own for every slot of the ring, for it does not see what the others wait for.
+        """
+        return self.config.compute_wgs if self.config.wg_split == "tile" else 1
+
+    @property
+    def wgs_on_tile(self) -> int:
+        """Compute warpgroups that multiply from a slot of the ring and give it back."""
+        return self.config.compute_wgs // self.turns
+
+    @property
     def wg_m(self) -> int:
         return self.config.tile_m // self.config.compute_wgs if self.splits("m") else self.config.tile_m
 

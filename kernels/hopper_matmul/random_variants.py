@@ -16,7 +16,7 @@ _VALUES = {
     "tile_k": (8, 16, 32, 64, 96, 128, 256),
     "stages": (1, 2, 3, 4, 5, 6, 8, 33),
     "compute_wgs": (1, 2, 3, 4, 5, 7, 8, 11, 16),
-    "wg_split": ("m", "n"),
+    "wg_split": ("m", "n", "tile"),
     "cluster_m": (1, 1, 1, 2, 3, 4),
     "cluster_n": (1, 1, 1, 2, 4, 8),
     "grid_minor": ("m", "n"),

@@ -56,6 +56,16 @@ def _next_slot(slot: jax.Array, stages: int) -> jax.Array:
     return lax.select(slot == stages - 1, jnp.zeros_like(slot), slot + 1)
 
 
+def _barrier_of(geometry: Geometry, wg: Any, slot: jax.Array) -> jax.Array:
+    """Returns the number of a slot's barrier, of those of a warpgroup where they take turns."""
+    return slot if geometry.turns == 1 else wg * geometry.config.stages + slot
+
+
+def _wg_of(geometry: Geometry, tile: jax.Array) -> Any:
+    """Returns whose turn a tile of a CTA is, by its number."""
+    return 0 if geometry.turns == 1 else lax.rem(tile, jnp.int32(geometry.turns))
+
+
 def memory_role(geometry: Geometry, operands: Operands, refs: dict[str, Any]) -> None:
     """Keeps the ring full: for each step of each tile one lhs and one rhs tile."""
     config = geometry.config
@@ -100,12 +110,17 @@ def _load_steps(geometry: Geometry, operands: Operands, refs: dict[str, Any], ti
         _load_tile, geometry.rhs, operands.rhs, rhs_product, "cluster_m" if config.cluster_m > 1 else None
     )
 
+    def await_return(number: jax.Array, slot: jax.Array) -> None:
+        wg = _wg_of(geometry, lax.div(number, jnp.int32(geometry.k_steps)))
+        plgpu.barrier_wait(consumed.at[_barrier_of(geometry, wg, slot)])
+
     def load_step(step: jax.Array, slot: jax.Array) -> jax.Array:
-        is_reused = (tile.local * geometry.k_steps + step) >= config.stages
-        pl.when(is_reused)(lambda: plgpu.barrier_wait(consumed.at[slot]))
+        number = tile.local * geometry.k_steps + step
+        pl.when(number >= config.stages)(lambda: await_return(number - config.stages, slot))
+        filled = full.at[_barrier_of(geometry, _wg_of(geometry, tile.local), slot)]
         depth = (first_step + step) * config.tile_k
-        load_lhs(lhs_ring.at[slot], full.at[slot], *_turned(is_lhs_turned, first_row, depth))
-        load_rhs(rhs_ring.at[slot], full.at[slot], *_turned(is_rhs_turned, depth, first_column))
+        load_lhs(lhs_ring.at[slot], filled, *_turned(is_lhs_turned, first_row, depth))
+        load_rhs(rhs_ring.at[slot], filled, *_turned(is_rhs_turned, depth, first_column))
         return _next_slot(slot, config.stages)
 
     lax.fori_loop(0, geometry.k_steps, load_step, tile.slot)
@@ -150,7 +165,9 @@ def _await_peers(geometry: Geometry, refs: dict[str, Any]) -> None:
     first = lax.max(steps - config.stages, jnp.int32(0))
 
     def await_slot(step: jax.Array, carry: None) -> None:
-        plgpu.barrier_wait(refs["barriers"]["consumed"].at[lax.rem(step, config.stages)])
+        wg = _wg_of(geometry, lax.div(step, jnp.int32(geometry.k_steps)))
+        barrier = _barrier_of(geometry, wg, lax.rem(step, config.stages))
+        plgpu.barrier_wait(refs["barriers"]["consumed"].at[barrier])
         return carry
 
     lax.fori_loop(first, steps, await_slot, None)
@@ -182,11 +199,18 @@ def compute_role(geometry: Geometry, operands: Operands, refs: dict[str, Any]) -
         if epilogue:
             enter(geometry, epilogue, refs, lambda refs: store(refs, sums))
 
+    def in_turn(refs: dict[str, Any], tile: Tile) -> None:
+        compute = functools.partial(compute_tile, refs, tile)
+        if geometry.turns > 1:
+            pl.when(_wg_of(geometry, tile.local) == lax.axis_index(WG_AXIS))(compute)
+        else:
+            compute()
+
     enter(
         geometry,
         scopes_at(geometry, "compute"),
         refs,
-        lambda refs: for_each_tile(geometry, operands.walk, functools.partial(compute_tile, refs)),
+        lambda refs: for_each_tile(geometry, operands.walk, functools.partial(in_turn, refs)),
     )
     plgpu.wait_smem_to_gmem(0, wait_read_only=True)
 
@@ -203,9 +227,12 @@ def _multiply_steps(geometry: Geometry, refs: dict[str, Any], slot: jax.Array) -
         zeros = jnp.zeros(geometry.acc_shape, ACC_DTYPE)
         accumulator[...] = plgpu.layout_cast(zeros, plgpu.Layout.WGMMA)
 
+    def give_back_slot(slot: jax.Array) -> None:
+        plgpu.barrier_arrive(consumed.at[_barrier_of(geometry, wg, slot)])
+
     def multiply_step(step: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         slot, previous = carry
-        plgpu.barrier_wait(full.at[slot])
+        plgpu.barrier_wait(full.at[_barrier_of(geometry, wg, slot)])
         for panel in range(geometry.k_panels):
             lhs = _own_part(geometry.lhs, lhs_ring.at[slot], wg, panel, geometry.k_panels)
             rhs = _own_part(geometry.rhs, rhs_ring.at[slot], wg, panel, geometry.k_panels)
@@ -215,15 +242,15 @@ def _multiply_steps(geometry: Geometry, refs: dict[str, Any], slot: jax.Array) -
             plgpu.wgmma(accumulator, *((rhs, lhs) if config.swap_ab else (lhs, rhs)))
         plgpu.wgmma_wait(config.delay_release)
         if config.delay_release:
-            pl.when(step > 0)(lambda: plgpu.barrier_arrive(consumed.at[previous]))
+            pl.when(step > 0)(lambda: give_back_slot(previous))
         else:
-            plgpu.barrier_arrive(consumed.at[slot])
+            give_back_slot(slot)
         return _next_slot(slot, config.stages), slot
 
     _, last = lax.fori_loop(0, geometry.k_steps, multiply_step, (slot, slot))
     sums = accumulator[...]
     if config.delay_release:
-        plgpu.barrier_arrive(consumed.at[last])
+        give_back_slot(last)
     return sums
 
 

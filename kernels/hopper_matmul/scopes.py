@@ -98,6 +98,11 @@ class ScopePlan:
         return any(scope.follows for scope in self.scopes)
 
     @cached_property
+    def opens_in_loop(self) -> bool:
+        """Whether warpgroups meet at a scope of all of them for each tile."""
+        return any(scope.place == "tile" for scope in self.scopes)
+
+    @cached_property
     def fault(self) -> PlanFault:
         """What the compiler says of the plan first: it lowers the loading role before the compute role."""
         while_loading = tuple(scope for scope in self.scopes if scope.place in ("scratch", "kernel", "tile"))

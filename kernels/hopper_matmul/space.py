@@ -104,7 +104,15 @@ def _splits(problem: Problem, device: Device) -> tuple[int, ...]:
     return tuple(parts for parts in _SPLITS if parts <= max(1, most))
 
 
-_PLAN_FACTS = ("fault", "is_union", "shares_bytes", "follows_ring", "is_divergent", "acc_in_memory_role")
+_PLAN_FACTS = (
+    "fault",
+    "is_union",
+    "shares_bytes",
+    "follows_ring",
+    "opens_in_loop",
+    "is_divergent",
+    "acc_in_memory_role",
+)
 
 
 class PlanColumn:

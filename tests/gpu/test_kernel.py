@@ -179,6 +179,22 @@ DIRECT = [
 ]
 DIRECT = [(sizes, {"compute_wgs": 2} | knobs | {"edges": "direct"}) for sizes, knobs in DIRECT]
 
+# Each compute warpgroup has tiles of its own, so that one stores while another multiplies.
+TURNS = [
+    ({"m": 4096, "n": 4096, "k": 512}, {}),
+    ({"m": 4096, "n": 4096, "k": 512}, {"tile_m": 64, "tile_n": 256, "cluster_m": 2, "delay_release": 1}),
+    ({"m": 4000, "n": 3000, "k": 136}, {"stages": 6, "scopes": "acc_outside", "cluster_n": 2, "edges": "view", "tile_n": 64}),
+    ({"m": 2048, "n": 4096, "k": 1024, "layout": "tn"}, {"tile_m": 64, "compute_wgs": 3, "scopes": "scratch"}),
+    ({"m": 2048, "n": 4097, "k": 1024}, {"edges": "direct"}),
+    ({"m": 2000, "n": 5025, "k": 256}, {"edges": "direct", "scopes": "acc_outside"}),
+    ({"batch": 32, "m": 1024, "n": 1024, "k": 128}, {"stages": 5}),
+    ({"batch": 24, "m": 250, "n": 500, "k": 256, "out_dtype": "float32"}, {"epi_n": 32, "scopes": "nested"}),
+    ({"m": 512, "n": 512, "k": 8192}, {"split_k": 22}),
+    ({"m": 64, "n": 64, "k": 512}, {"tile_m": 64, "tile_n": 64}),  # one tile for two
+    ({"m": 16, "n": 40000, "k": 512}, {"tile_m": 16, "epi_m": 16, "epi_n": 64, "tile_n": 64, "swap_ab": True}),
+]
+TURNS = [(sizes, {"compute_wgs": 2} | knobs | {"wg_split": "tile"}) for sizes, knobs in TURNS]
+
 # No registers change hands, so that several CTAs may be on an SM at once.
 UNSPLIT = [
     # By SMEM 4 CTAs of 64x64 tiles fit an SM, 3 of the deeper ones, and 2 of the others; by registers it depends.
@@ -242,7 +258,7 @@ def test_each_schedule_gives_the_right_bits_twenty_times():
 
 def test_tiles_walked_by_a_table_give_the_right_bits_twenty_times():
     cases = [{"problem": SIZES, "knobs": KNOBS | knobs, "by_table": True} for knobs in SCHEDULES[:5]]
-    ends = [PARTS[-1], DIRECT[-1]]
+    ends = [PARTS[-1], DIRECT[-1], TURNS[0]]
     assert_exact([*cases, *({"problem": sizes, "knobs": knobs, "by_table": True} for sizes, knobs in ends)])
 
 
@@ -276,6 +292,7 @@ FAMILIES = {
     "odd": ODD,
     "direct": DIRECT,
     "unsplit": UNSPLIT,
+    "turns": TURNS,
     "shared": SHARED,
 }
 

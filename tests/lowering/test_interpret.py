@@ -261,6 +261,30 @@ def test_a_result_that_threads_store_is_right_and_free_of_races(knobs, problem, 
     assert_right(result, problem.get("out_dtype", "bfloat16"))
 
 
+@pytest.mark.parametrize(
+    ("knobs", "problem", "sm_count"),
+    [
+        # 4 x 4 tiles, 8 for each CTA and 4 for a warpgroup; more steps than slots, and fewer
+        ({"tile_m": 64}, {}, 2),
+        ({"tile_m": 64, "stages": 6, "delay_release": 1}, {"k": 128}, 2),
+        ({"tile_m": 64, "stages": 3, "scopes": "nested"}, {"n": 64}, 2),
+        # three warpgroups; 5 tiles for one CTA, so that they end unevenly
+        ({"tile_m": 64, "compute_wgs": 3, "scopes": "scratch"}, {"m": 320, "n": 64}, 1),
+        # fewer tiles than warpgroups
+        ({"tile_m": 64}, {"m": 64, "n": 64}, 1),
+        ({"tile_m": 64, "cluster_m": 2}, {}, 4),
+        ({"tile_m": 64, "cluster_n": 2, "delay_release": 1, "scopes": "nested"}, {}, 2),
+        ({"tile_m": 64, "split_k": 2}, {"m": 128}, 2),
+        ({"tile_m": 64, "epi_n": 32, "edges": "direct"}, {"m": 197, "n": 131}, 2),
+        (SWAPPED, {"m": 40, "n": 512}, 2),
+        ({"tile_m": 64}, {"batch": 3, "m": 64, "n": 128, "k": 64, "layout": "nt"}, 2),
+    ],
+    ids=str,
+)
+def test_warpgroups_that_take_turns_at_tiles_are_right_and_free_of_races(knobs, problem, sm_count):
+    assert_right(interpret(sm_count=sm_count, knobs={"compute_wgs": 2} | knobs | {"wg_split": "tile"}, problem=problem))
+
+
 def test_parts_sent_before_those_of_the_tile_before_were_read_are_found():
     knobs = {"split_k": 2, "combine": "cluster"}
     done = interpreted({"sm_count": 4, "knobs": knobs, "without_awaiting_room": True})

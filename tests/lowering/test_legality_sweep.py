@@ -235,6 +235,7 @@ BREAKERS = {
     "max_sms": {"max_sms": 8, "persistent": False},
     "divergent": {"scopes": PLANS["epilogue_in_compute"]},
     "peer_ring": {"scopes": PLANS["sequential"], "cluster_m": 2},
+    "turns": {"wg_split": "tile", "scopes": PLANS["union"]},
     "pipeline": {"stages": 1, "delay_release": 1},
     "split": {"tile_m": 200, "compute_wgs": 3},
     "epilogue_tile": {"epi_m": 128},
