@@ -1,6 +1,7 @@
 """What does a knob move? Races variants of a configuration with each other and with XLA, problem by problem.
 
-    PYTHONPATH=.:kernels python benchmarks/knob_effects.py [EXPERIMENTS.json] [--seconds 120] [--out FILE.jsonl]
+    PYTHONPATH=.:kernels python benchmarks/knob_effects.py [EXPERIMENTS.json] [--seconds 120] [--alone]
+        [--out FILE.jsonl]
 
 The file (benchmarks/knob_effects.json if none is named) is a list of {"problem": {...}, "knobs": {...}, "variants":
 {name: {knob: value, ...}}}: each variant is the configuration with these knobs changed. All of a problem's variants
@@ -38,11 +39,17 @@ def main() -> None:
     )
     parser.add_argument("--processes", type=int, default=RaceSettings().processes, help="of each race")
     parser.add_argument("--seconds", type=float, default=120.0, help="stop after so long and report")
+    parser.add_argument(
+        "--alone", action="store_true", help="without XLA, whose compiling takes most of a race"
+    )
     parser.add_argument("--out", metavar="FILE", help="append each variant as a line of JSON")
     arguments = parser.parse_args()
     experiments = json.loads(Path(arguments.experiments).read_text())
     card, deadline, say = card_of(parser, TARGET), Deadline(arguments.seconds), Lines(arguments.out)
-    jobs = {index: experiment_race(experiment, card) for index, experiment in enumerate(experiments)}
+    formulations = () if arguments.alone else None
+    jobs = {
+        index: experiment_race(experiment, card, formulations) for index, experiment in enumerate(experiments)
+    }
     with card.evaluator(TARGET.name) as evaluator:
         try:
             for index, results in raced(
@@ -57,8 +64,8 @@ def main() -> None:
             print(f"stopped after {arguments.seconds:g} s", flush=True)
 
 
-def experiment_race(experiment: dict[str, Any], card: Card) -> RaceJob:
-    """Returns one session of a race of all variants.
+def experiment_race(experiment: dict[str, Any], card: Card, formulations: tuple[str, ...] | None) -> RaceJob:
+    """Returns one session of a race of all variants with these formulations of XLA, as in RaceJob.
 
     Raises:
         ValueError: A variant that is illegal, with the rules it breaks.
@@ -66,7 +73,14 @@ def experiment_race(experiment: dict[str, Any], card: Card) -> RaceJob:
     problem = TARGET.problem_from_fields(experiment["problem"])
     configs = variant_configs(problem, experiment, card.device)
     protocol = resolved(AUTO, problem, TARGET)
-    return race_job(TARGET.name, problem, [*configs.values()], card.device, protocol=protocol)
+    return race_job(
+        TARGET.name,
+        problem,
+        [*configs.values()],
+        card.device,
+        protocol=protocol,
+        formulations=formulations,
+    )
 
 
 def variant_configs(problem: Any, experiment: dict[str, Any], device: Any) -> dict[str, Any]:
