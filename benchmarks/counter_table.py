@@ -41,17 +41,23 @@ HEADINGS = (
     "SMEM KB", "CTAs", "threads", "cluster", "CTAs an SM", "waves", "main kernel",
 )  # fmt: skip
 NAME_CHARACTERS, REASON_CHARACTERS = 40, 120
+DIGITS = 6  # of a counter in a file
 
 
 def json_rows(lane: CounterLane, kernels: Sequence[Kernel], failed: str | None) -> Iterator[dict[str, Any]]:
-    """Yields a row for each kernel, or one that says why there is none."""
+    """Yields a row for each kernel, with `METRICS` alone, or one that says why there is none.
+
+    ncu adds some 280 more to them, nearly all of which are facts about the card.
+    """
     row = {"problem": lane.problem.to_fields(), "lane": lane.name}
     if lane.config is not None:
         row["knobs"] = lane.config.to_knobs()
     if failed:
         yield row | {"failed": failed}
     for place, kernel in enumerate(kernels):
-        yield row | {"place": place, "kernel": kernel.name, "metrics": dict(kernel.metrics)}
+        asked = {name: kernel.metrics[name] for name in METRICS if name in kernel.metrics}
+        metrics = {name: float(f"{value:.{DIGITS}g}") for name, value in asked.items()}
+        yield row | {"place": place, "kernel": kernel.name, "metrics": metrics}
 
 
 def heading() -> Iterator[str]:

@@ -11,21 +11,26 @@ problem's protocol says. So the times are not comparable with the protocol's, an
 apart. Clocks are left alone. XLA picks its algorithm beside ncu, and may pick another one than without.
 
 Prints a table at its end, a row for each lane, and each step on the way, on stderr; DRAM and L2 bytes are also given
-over the least, operands and result once. --out gets a line of JSON for each kernel as its process ends, and a file
-beside it, with .log behind its name, what ncu wrote. Ends by itself half a minute after --seconds at the latest; the
-exit code is 0 where every lane was read.
+over the least, operands and result once. --out gets a line of JSON that says when, where and how it was measured, one
+for each kernel as its process ends, and a file beside it, with .log behind its name, what ncu wrote. Ends by itself
+half a minute after --seconds at the latest; the exit code is 0 where every lane was read.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import itertools
 import json
+import shlex
 import shutil
+import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+from autotune import machine
 from autotune.bestfile import read_best
 from autotune.errors import InputError
 from autotune.evaluate.child_environment import worker_environment
@@ -72,13 +77,14 @@ def main() -> None:
     except (ValueError, OSError, InputError) as error:
         parser.error(str(error))
     print(f"{len(lanes)} lanes by {path}", flush=True)
+    keep(arguments.out, [measured(card)])
     rows, read = [], 0
     with tempfile.TemporaryDirectory(prefix="counters_") as folder:
         kept = Path(f"{arguments.out}.log") if arguments.out else None
         tool = Tool(path=path, environment=environment(card), folder=Path(folder), kept=kept)
         for index, kernels, failed in read_counters(tool, lanes, card, arguments.seconds, deadline):
             rows.append(table_row(lanes[index], kernels, failed))
-            keep(arguments.out, lanes[index], kernels, failed)
+            keep(arguments.out, json_rows(lanes[index], kernels, failed))
             read += not failed
     print(*heading(), *rows, sep="\n")
     print(f"{read} of {len(lanes)} lanes read; {deadline.passed_s:.0f} s", flush=True)
@@ -162,10 +168,24 @@ def found_in(report: Report, batch: dict[int, CounterLane]) -> Iterator[Found]:
             yield index, (), f"ended the process: {report.last_words}"
 
 
-def keep(path: str | None, lane: CounterLane, kernels: Sequence[Kernel], failed: str | None) -> None:
+def measured(card: Card) -> dict[str, Any]:
+    """Returns what a reader of the rows must know of their origin."""
+    tools = machine.toolchain()
+    return {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "device": card.gpu.kind,
+        "power_limit_w": card.gpu.power_limit_w,
+        "driver": card.gpu.driver,
+        "jax": tools.jax,
+        "jaxlib": tools.jaxlib,
+        "command": shlex.join(["python", "benchmarks/counters.py", *sys.argv[1:]]),
+    }
+
+
+def keep(path: str | None, rows: Iterable[dict[str, Any]]) -> None:
     if path is not None:
         with Path(path).open("a") as file:
-            file.writelines(json.dumps(row) + "\n" for row in json_rows(lane, kernels, failed))
+            file.writelines(json.dumps(row) + "\n" for row in rows)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,13 @@ import pytest
 
 from autotune.bestfile import read_best
 from benchmarks import counter_run, counters
-from benchmarks.counter_lanes import CounterLane, lanes_of_best, lanes_of_experiments
+from benchmarks.counter_lanes import TARGET, CounterLane, lanes_of_best, lanes_of_experiments
 from benchmarks.counter_log import Kernel, by_lane, kernels_of, messages, unknown_metrics
 from benchmarks.counter_table import DRAM, HEADINGS, L2_HITS, METRICS, TENSOR, TIME, json_rows, table_row
 from tests.helpers.best_entries import H200, KNOBS, best_file, entry, problem
 from tests.helpers.card import CARD
 
+KEPT = Path(__file__).resolve().parents[2] / "results" / "counters"
 # The raw page of two lanes, as ncu writes it into its log.
 RAW = """\
 ==PROF== Connected to process 4711 (/usr/bin/python3.12)
@@ -177,9 +178,9 @@ end(0)
 
 @pytest.fixture
 def run_with(tmp_path, monkeypatch, capsys):
-    """Returns a function that runs the benchmark with such an ncu: exit code, stdout, JSON lines, command lines.
+    """Returns a function that runs the benchmark with such an ncu: exit code, stdout, JSON rows, command lines.
 
-    Its `stderr` is what was last said there.
+    Its `stderr` is what was last said there, and its `measured` the line of JSON above the rows.
     """
     best = best_file(
         tmp_path / "best", *(entry(problem(size, size, size)) for size in (512, 1024, 2048, 4096))
@@ -199,7 +200,8 @@ def run_with(tmp_path, monkeypatch, capsys):
             counters.main()
         printed = capsys.readouterr()
         run.stderr = printed.err
-        return ended.value.code, printed.out, lines_of(out), lines_of(calls)
+        run.measured, *rows = lines_of(out)
+        return ended.value.code, printed.out, rows, lines_of(calls)
 
     return run
 
@@ -224,6 +226,38 @@ def test_every_kernel_of_every_lane_is_kept_with_its_problem(run_with, tmp_path)
     assert len(calls) == 2  # one problem, then the other three
     assert calls[0][calls[0].index("--clock-control") + 1] == "none"
     assert calls[0][calls[0].index("--metrics") + 1] == ",".join(METRICS)
+
+
+def test_a_file_says_its_origin_and_keeps_of_a_kernel_only_what_the_table_takes(run_with):
+    body = f'metrics += ["device__attribute_clock_rate"]\n{READS_ALL}'
+    _, _, rows, _ = run_with(body, "--problems", "512x512x512")
+    assert {name: run_with.measured[name] for name in ("device", "power_limit_w", "driver")} == {
+        "device": "NVIDIA H200",
+        "power_limit_w": 700.0,
+        "driver": "580.1",
+    }
+    assert run_with.measured["command"].endswith(" --problems 512x512x512")
+    assert set(run_with.measured) == {
+        "date", "device", "power_limit_w", "driver", "jax", "jaxlib", "command"
+    }  # fmt: skip
+    assert tuple(rows[0]["metrics"]) == METRICS
+    long = Kernel(name="gemm", metrics={TENSOR: 93.4567891, DRAM: 17.0})
+    (row,) = json_rows(CounterLane(problem=problem(), name="kernel"), [long], None)
+    assert row["metrics"] == {TENSOR: 93.4568, DRAM: 17.0}
+
+
+@pytest.mark.parametrize("path", sorted(KEPT.glob("*.jsonl")), ids=lambda path: path.name)
+def test_kept_counters_say_their_origin_and_give_a_row_of_the_table_for_each_lane(path):
+    origin, *rows = lines_of(path)
+    assert path.name == f"{origin['device'].lower().replace(' ', '_')}-{origin['date']}.jsonl"
+    lanes = {}
+    for row in rows:
+        assert tuple(row["metrics"]) == METRICS
+        lanes.setdefault((json.dumps(row["problem"]), row["lane"]), []).append(row)
+    for (fields, name), kept in lanes.items():
+        lane = CounterLane(problem=TARGET.problem_from_fields(json.loads(fields)), name=name)
+        kernels = [Kernel(name=row["kernel"], metrics=row["metrics"]) for row in kept]
+        assert "| - |" not in table_row(lane, kernels, None)
 
 
 def test_the_table_is_printed_once_and_in_one_piece_and_steps_are_said_beside_it(run_with):
