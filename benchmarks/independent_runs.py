@@ -7,27 +7,26 @@ of problems. With `--gpus 0` they run one after the other, with `--gpus 0,1` at 
 cores. Then, on the first card and in fresh processes, the two winners race with XLA. Where one run answers XLA, XLA
 itself races the other run's kernel; where both do, or where both name one configuration, the answers are the same.
 At least 9 of 10 must lie within 1%.
+
+Of `--limit` some is kept for those races (15 s and 15 s a problem, 100 s at most). Of two runs one after the other the
+first may take half of the rest, and what it leaves is the second's; what both leave is the races'. A run of two
+problems takes about 90 s (H200, 16 cores, 2026-11-30): 12 to start, 5 to 6 to prepare each problem, 4 to 6 to screen 60
+candidates, and the races of both at once. What each run says is repeated as it says it. Of one that had to be stopped,
+how far each problem came is said, and every problem counts whose race had ended.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import itertools
 import json
-import os
-import re
-import subprocess
-import sys
-import time
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from autotune.bestfile import BestEntry, read_best
+from autotune.bestfile import BestEntry
 from autotune.lanes import bootstrap_interval, paired
 from autotune.problemlist import suite_problems
 from autotune.protocol import AUTO, resolved
@@ -37,12 +36,12 @@ from autotune.sessions import as_one, raced
 from autotune.target import load_target
 from autotune.verdict import best_rival
 from benchmarks.card import Card, Deadline, Lines, card_of, race_job
+from benchmarks.run_folder import RunFolder
+from benchmarks.two_runs import tune
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = load_target("hopper_matmul")
 BOUND = 0.01
-FINAL_S = 100.0  # of the limit, kept for the final races
-SEEDS = (11, 2011)
 # Rows of the suite, counted from 0: three large ones, three mid, two skinny, one small, one of another layout.
 DEFAULT_ROWS = (0, 3, 4, 5, 6, 7, 13, 14, 18, 27)
 
@@ -55,12 +54,13 @@ def main() -> None:
     out = Path(arguments.out)
     out.mkdir(parents=True, exist_ok=True)
     deadline = Deadline(arguments.limit)
+    folders = [RunFolder(out / f"run{run}", cards[0].device) for run in (0, 1)]
     if not arguments.race_only:
-        tune(out, problems, cards, arguments)
-    for run in (0, 1):
-        print(f"run {run}: measured on {dict(cards_seen(out / f'run{run}')) or 'nothing'}", flush=True)
+        tune(out, folders, problems, cards, arguments)
+    for run, folder in enumerate(folders):
+        print(f"run {run}: measured on {dict(folder.cards()) or 'nothing'}", flush=True)
     say = Lines(str(out / "independent_runs.jsonl"))
-    rows = [*compared(out, problems, cards[0], deadline, say)]
+    rows = [*compared(folders, problems, cards[0], deadline, say)]
     near = sum(row["within"] for row in rows)
     print(
         f"within {BOUND:.0%}: {near} of {len(rows)} of {len(problems)} problems; {deadline.passed_s:.0f} s",
@@ -99,95 +99,24 @@ def chosen_problems(suite: Path, device: Any, rows: str | None) -> list[Any]:
     return [problem for problem in problems if TARGET.heuristic_config(problem, device) is not None]
 
 
-def tune(out: Path, problems: list[Any], cards: list[Card], arguments: argparse.Namespace) -> None:
-    """Makes both runs: at once where there are two cards, else one after the other."""
-    with (out / "problems.csv").open("w") as file:
-        writer = csv.DictWriter(file, TARGET.problem_fields, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(problem.to_fields() for problem in problems)
-    began_s = time.monotonic()
-    cores = sorted(os.sched_getaffinity(0))
-    half = len(cores) // len(cards)
-    running = []
-    for run, seed in enumerate(SEEDS):
-        place = run % len(cards)
-        running.append(
-            started(out, run, seed, cards[place], cores[place * half : (place + 1) * half], arguments)
-        )
-        if len(cards) == 1:
-            wait(running, arguments.limit - FINAL_S, began_s)
-    wait(running, arguments.limit - FINAL_S, began_s)
-    print(f"both runs took {time.monotonic() - began_s:.0f} s", flush=True)
-
-
-def started(
-    out: Path, run: int, seed: int, card: Card, cores: list[int], arguments: argparse.Namespace
-) -> subprocess.Popen[bytes]:
-    config = out / f"run{run}.yaml"
-    config.write_text(
-        f"name: run{run}\nsuites: [problems.csv]\nevaluator: gpu\ngpus: [{card.gpu.index}]\n"
-        f"search: {{seed: {seed}, candidates: {arguments.candidates}, seconds: {arguments.seconds:g}}}\n"
-    )
-    command = [
-        sys.executable,
-        "-m",
-        "autotune",
-        "run",
-        str(config),
-        "--results",
-        str(out / f"run{run}"),
-        "--fresh",
-    ]
-    print(f"run {run}: seed {seed}, GPU {card.gpu.index} {card.gpu.uuid}, {len(cores)} cores", flush=True)
-    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    with (out / f"run{run}.log").open("wb") as log:
-        return subprocess.Popen(
-            command,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            env=os.environ | {"PYTHONPATH": path},
-            preexec_fn=lambda: os.sched_setaffinity(0, cores),  # its workers inherit them, one a core
-        )
-
-
-def wait(running: list[subprocess.Popen[bytes]], limit_s: float, began_s: float) -> None:
-    """Waits for the runs; one that passes the limit is interrupted, and what it has recorded counts."""
-    for process in running:
-        try:
-            process.wait(max(1.0, limit_s - (time.monotonic() - began_s)))
-        except subprocess.TimeoutExpired:
-            process.terminate()
-            process.wait()
-            print(f"stopped after {limit_s:g} s", flush=True)
-
-
-def cards_seen(results: Path) -> Counter[str]:
-    """Returns on which cards a run's records were measured, by UUID."""
-    text = "".join(path.read_text(errors="replace") for path in (results / "trials").glob("*.journal"))
-    return Counter(re.findall(r'"card\\*": \\*"(GPU-[^"\\]*)', text))
-
-
-def entries_of(out: Path, run: int, card: Card) -> dict[Any, BestEntry]:
-    """Returns what a run found, by problem."""
-    found = read_best(out / f"run{run}" / "best" / f"{card.device.slug}.json")
-    return {} if found is None else {entry.problem: entry for _, entry in found.entries()}
-
-
 def compared(
-    out: Path, problems: list[Any], card: Card, deadline: Deadline, say: Lines
+    folders: list[RunFolder], problems: list[Any], card: Card, deadline: Deadline, say: Lines
 ) -> Iterator[dict[str, Any]]:
     """Yields a row for each problem that both runs answered: at once where the answers are one, else after a race."""
-    found = [entries_of(out, run, card) for run in (0, 1)]
+    found = [folder.answers() for folder in folders]
+    unconfirmed = [folder.unconfirmed() for folder in folders]
     jobs: dict[Any, RaceJob] = {}
     for problem in problems:
         pair = [entries.get(problem) for entries in found]
         if None in pair:
-            say(problem=problem.describe(), note="not answered by both runs", within=False)
+            lost = [run for run, entry in enumerate(pair) if entry is None]
+            say(problem=problem.describe(), note="not answered by both runs", without=lost, within=False)
             continue
         answers = [entry.config if entry.backend == "kernel" else None for entry in pair]
         if answers[0] == answers[1]:
             answer = "xla" if answers[0] is None else "one configuration"
-            yield told(say, problem, pair, ratio=1.0, interval=None, how=f"both answer {answer}")
+            same = {"ratio": 1.0, "interval": None, "how": f"both answer {answer}"}
+            yield told(say, problem, pair, **same, unconfirmed=runs_of(problem, unconfirmed))
             continue
         jobs[problem] = final_race(problem, card, pair)
     if not jobs:
@@ -203,9 +132,14 @@ def compared(
             )
             for problem, results in races:
                 pair = [entries[problem] for entries in found]
-                yield told(say, problem, pair, **ratio_of(as_one(results), pair))
+                ratio = ratio_of(as_one(results), pair)
+                yield told(say, problem, pair, **ratio, unconfirmed=runs_of(problem, unconfirmed))
         except TimeoutError:
             print(f"stopped after {deadline.passed_s:.0f} s", flush=True)
+
+
+def runs_of(problem: Any, problems_of_runs: Sequence[Container[Any]]) -> list[int]:
+    return [run for run, problems in enumerate(problems_of_runs) if problem in problems]
 
 
 def final_race(problem: Any, card: Card, pair: list[BestEntry]) -> RaceJob:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 
-from autotune.seam import Failed, Race, RaceEntry
+from autotune.ledger.provenance import Provenance
+from autotune.ledger.storage import open_ledger
+from autotune.seam import Failed, MeasureProtocol, Race, RaceEntry
 from benchmarks.card import Lines
-from benchmarks.independent_runs import cards_seen, compared, final_race, ratio_of
+from benchmarks.independent_runs import compared, final_race, ratio_of
 from benchmarks.neighbour_noise import Pair, summarise
 from benchmarks.remeasure import row_of, stored_race
+from benchmarks.run_folder import RunFolder
+from benchmarks.two_runs import Running, share_end_s, tuning_s, wait
 from tests.helpers.best_entries import KNOBS, best_file, entry, problem
 from tests.helpers.card import CARD
 from tests.helpers.scripted import measured
@@ -77,20 +85,91 @@ def test_one_answer_of_both_runs_needs_no_race(tmp_path):
     one, other, lost = problem(), problem(512), problem(1024)
     best_file(tmp_path / "run0" / "best", entry(one), entry(other, backend="xla"), entry(lost))
     best_file(tmp_path / "run1" / "best", entry(one), entry(other, backend="xla", knobs=OTHER))
-    rows = list(compared(tmp_path, [one, other, lost], CARD, lambda: None, Lines(str(tmp_path / "out"))))
-    assert [(row["ratio"], row["how"]) for row in rows] == [
-        (1.0, "both answer one configuration"),
-        (1.0, "both answer xla"),
+    folders = [RunFolder(tmp_path / f"run{run}", CARD.device) for run in (0, 1)]
+    rows = list(compared(folders, [one, other, lost], CARD, lambda: None, Lines(str(tmp_path / "out"))))
+    assert [(row["ratio"], row["how"], row["unconfirmed"]) for row in rows] == [
+        (1.0, "both answer one configuration", []),
+        (1.0, "both answer xla", []),
     ]
     said = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
-    assert said[2]["note"] == "not answered by both runs"
+    assert (said[2]["note"], said[2]["without"]) == ("not answered by both runs", [1])
 
 
 def test_the_cards_of_a_run_are_read_from_its_records(tmp_path):
     (tmp_path / "trials").mkdir()
     record = json.dumps({"value": json.dumps({"conditions": {"card": "GPU-1"}}), "plain": {"card": "GPU-2"}})
     (tmp_path / "trials" / "a.journal").write_text(f"{record}\n{record}\n")
-    assert cards_seen(tmp_path) == {"GPU-1": 2, "GPU-2": 2}
+    assert RunFolder(tmp_path, CARD.device).cards() == {"GPU-1": 2, "GPU-2": 2}
+
+
+def study(folder, of):
+    provenance = Provenance(
+        target="hopper_matmul",
+        problem=of.to_fields(),
+        space={name: (value,) for name, value in KNOBS.items()} | {"stages": (3, 4)},
+        protocol=MeasureProtocol(),
+        device={"kind": "NVIDIA H200"},
+        toolchain={},
+        sources="abc",
+        evaluator="gpu",
+        title=of.describe(),
+    )
+    return open_ledger(provenance, results=folder)
+
+
+def test_of_a_run_that_was_stopped_every_race_that_had_ended_counts(tmp_path):
+    promoted, won, demoted, screened, begun, waiting = (problem(size) for size in range(1024, 7 * 1024, 1024))
+    best_file(tmp_path / "best", entry(promoted))
+    for of in (won, demoted, screened, begun):
+        ledger = study(tmp_path, of)
+        ledger.record_screen(OTHER, measured(OTHER, [100.0] * 6), 1.0)
+        if of is not begun:
+            ledger.finish_screening(1.0, {"reason": "candidates"})
+        if of in (won, demoted):
+            ledger.record_race([OTHER], 6, lanes(100.0, plain=110.0), 0, 100.0)
+        if of is demoted:
+            ledger.record_confirmation(OTHER, Failed(reason="wrong", detail="off by 2"))
+    folder = RunFolder(tmp_path, CARD.device)
+    answers = folder.answers()
+    assert set(answers) == {promoted, won} and folder.unconfirmed() == {won}
+    assert answers[won].config.stages == 3
+    assert (answers[won].backend, answers[won].ratio.median) == ("kernel", pytest.approx(1.1))
+    stages = [line.split(": ")[1] for line in folder.stages([promoted, won, screened, begun, waiting])]
+    assert stages == [
+        "answered",
+        "raced, not confirmed",
+        "1 candidates screened, the race not ended",
+        "screening, after 1 candidates",
+        "not begun",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "problems", "both_s"),
+    [(260, 2, 215), (600, 10, 500), (30, 2, 0)],  # 45 s, 100 s at most, and all of 30 s go to the races
+)
+def test_what_one_run_leaves_is_the_next_ones(limit_s, problems, both_s):
+    assert tuning_s(limit_s, problems) == both_s
+    assert share_end_s(0, 0.0, both_s) == both_s / 2
+    assert share_end_s(1, both_s / 4, both_s) == both_s
+
+
+def test_a_run_that_takes_too_long_is_stopped_and_says_how_far_each_problem_came(tmp_path, capsys):
+    study(tmp_path, problem())
+    log = tmp_path / "run0.log"
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-c", "import time; print('at work', flush=True); time.sleep(60)"], stdout=stream
+        )
+    ends_s = time.monotonic() + 30
+    while not log.read_bytes() and time.monotonic() < ends_s:
+        time.sleep(0.05)
+    running = Running(run=0, process=process, log=log)
+    wait([running], time.monotonic(), [RunFolder(tmp_path, CARD.device)], [problem()])
+    assert process.returncode == -signal.SIGTERM
+    said = capsys.readouterr().out
+    assert "run 0, 0 s: at work\n" in said
+    assert "run 0, stopped after 0 s: 4096x4096x4096 bfloat16 nn: screening, after 0 candidates\n" in said
 
 
 def test_neighbours_count_by_the_median_of_the_pairs_ratios(capsys):
