@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from autotune.ledger.provenance import Provenance
 from autotune.ledger.storage import open_ledger
 from autotune.seam import Failed, MeasureProtocol, Race, RaceEntry
+from benchmarks import two_runs
 from benchmarks.card import Lines
 from benchmarks.independent_runs import compared, final_race, ratio_of
 from benchmarks.neighbour_noise import Pair, summarise
@@ -170,6 +172,23 @@ def test_a_run_that_takes_too_long_is_stopped_and_says_how_far_each_problem_came
     said = capsys.readouterr().out
     assert "run 0, 0 s: at work\n" in said
     assert "run 0, stopped after 0 s: 4096x4096x4096 bfloat16 nn: screening, after 0 candidates\n" in said
+
+
+@pytest.mark.parametrize(("answered", "runs"), [(True, [0, 1]), (False, [0])])
+def test_where_the_first_run_answers_nothing_the_second_is_not_started(tmp_path, monkeypatch, answered, runs):
+    if answered:
+        best_file(tmp_path / "run0" / "best", entry())
+    asked = []
+
+    def started(out, run, *_):
+        asked.append(run)
+        (out / "log").touch()
+        return Running(run=run, process=subprocess.Popen([sys.executable, "-c", ""]), log=out / "log")
+
+    monkeypatch.setattr(two_runs, "started", started)
+    folders = [RunFolder(tmp_path / f"run{run}", CARD.device) for run in (0, 1)]
+    two_runs.tune(tmp_path, folders, [problem()], [CARD], argparse.Namespace(limit=90.0))
+    assert asked == runs
 
 
 def test_neighbours_count_by_the_median_of_the_pairs_ratios(capsys):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
 from autotune.evaluate.timing import Lane
 from autotune.evaluate.walltime import BLOCK_S, CardClock, WallTimer
+from autotune.paired import log_ratios
 
 
 class Card:
@@ -59,6 +61,33 @@ def test_sustained_blocks_last_their_time_alternate_abba_and_tell_joules():
     calls = card.order[-4 * 2 * 500 + 4 :]
     assert runs(calls) == ["a", "b", "a", "b", "a", "b"]  # a bb a, then b aa b
     assert calls.count("a") * 200e-6 == pytest.approx(4 * BLOCK_S, rel=0.02)
+
+
+class FallingCard(Card):
+    """Its clock falls while it works: by a sixth over the first 1.5 s, then by 1% in each second."""
+
+    def wait(self, result):
+        self.queued_s *= 1 + 0.2 * min(1.0, self.now_s / 1.5) + 0.01 * self.now_s
+        super().wait(result)
+
+
+def test_blocks_begin_once_the_clock_has_settled():
+    card = FallingCard()
+    sampled = card.timer().race_blocks([card.lane("a", 200.0), card.lane("b", 200.0)], 4, lambda: None, 60.0)
+    # 200 us at first, 243 after 1.5 s, at most 249 after 4.5 s
+    assert all(242 < us < 250 for lane in sampled for us in lane.samples_us)
+
+
+def test_what_the_clock_does_within_a_race_cancels_over_two_rounds():
+    card = FallingCard()
+    first, second = card.timer().race_blocks(
+        [card.lane("a", 200.0), card.lane("b", 210.0)], 8, lambda: None, 60.0
+    )
+    ratios = log_ratios(second.samples_us, first.samples_us)
+    for one, other in zip(ratios[::2], ratios[1::2], strict=True):
+        assert (one + other) / 2 == pytest.approx(math.log(1.05), abs=1e-4)
+        assert abs(one - other) > 6e-4  # b once after a, and once before it
+    assert first.samples_us[-1] > 1.01 * first.samples_us[0]
 
 
 def test_blocks_go_on_until_there_are_enough_of_them():
