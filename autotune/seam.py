@@ -202,12 +202,7 @@ class Timing:
     @property
     def paired_us(self) -> tuple[float, ...]:
         """The samples with the card's drift divided out: as if the fixed kernel had taken its nominal time."""
-        if not self.reference_us:
-            return self.samples_us
-        nominal_us = self.reference_nominal_us
-        return tuple(
-            own * nominal_us / ref for own, ref in zip(self.samples_us, self.reference_us, strict=True)
-        )
+        return paired_us(self.samples_us, self.reference_us, self.reference_nominal_us)
 
     @property
     def score_us(self) -> float:
@@ -247,6 +242,7 @@ class Measured:
         conditions: What the card did meanwhile; None where nobody watched.
         duplicate_of: Job whose identical lowered module was measured instead; None when measured itself.
         locked_s: How long the card's lock was held for verifying and measuring; None in older records.
+        held_s: The same by what was done, see `evaluate.heldtime`; None in older records.
     """
 
     lowered: Lowered
@@ -258,6 +254,7 @@ class Measured:
     conditions: Conditions | None = None
     duplicate_of: int | None = None
     locked_s: float | None = None
+    held_s: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,6 +337,15 @@ class Evaluator(Protocol):
     def poll(self, timeout_s: float) -> Sequence[Outcome]: ...
 
     def close(self) -> None: ...
+
+
+def paired_us(
+    samples_us: Sequence[float], reference_us: Sequence[float], nominal_us: float
+) -> tuple[float, ...]:
+    """Returns samples as if the fixed kernel beside each had taken `nominal_us`; without such a kernel as they are."""
+    if not reference_us:
+        return tuple(samples_us)
+    return tuple(own * nominal_us / ref for own, ref in zip(samples_us, reference_us, strict=True))
 
 
 def combined(several: Sequence[Conditions | None]) -> Conditions | None:

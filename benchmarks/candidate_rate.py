@@ -4,7 +4,9 @@
 
 Prints the rate over the whole run and after warm-up, when every worker has compiled three candidates on average; how
 many executables were compiled for them, which is fewer where candidates differ in their run-time knobs alone (all of
-those come together with `--sampler exhaustive`); and which part of the time the card was held.
+those come together with `--sampler exhaustive`); which part of the time the card was held, and with what: in the mean
+of those candidates, and in brackets in the median. "samples" says how many each got, and how long the kernels ran that
+these are made of, the fixed kernel's with them; of the step "kernels" the rest is warming up, flushing and launching.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import statistics
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from autotune import machine
@@ -124,7 +127,6 @@ def report(watch: Stopwatch) -> None:
     binaries = sum(is_compiled[warm:])
     lower_s = statistics.median(result.lowered.lower_s for result in compiled)
     compile_s = statistics.median(result.lowered.compile_s for result in compiled)
-    locked_s = [result.locked_s for _, result in screened[warm:] if getattr(result, "locked_s", None)]
     print(f"capacity                 {watch.capacity}")
     print(
         f"candidates               {len(screened)}: {len(own)} measured, {len(measured) - len(own)} duplicates"
@@ -136,11 +138,30 @@ def report(watch: Stopwatch) -> None:
         f"binaries after warm-up   {binaries / warm_s:.1f} compiled/s, "
         f"{(len(screened) - warm) / max(1, binaries):.1f} candidates each"
     )
-    print(
-        f"card held after warm-up  {sum(locked_s) / warm_s:.0%} of the time, "
-        f"median {statistics.median(locked_s) * 1e3:.1f} ms a candidate"
-    )
+    for line in held_lines([result for _, result in screened[warm:] if isinstance(result, Measured)], warm_s):
+        print(line)
     print(f"median lower, compile    {lower_s:.3f} s, {compile_s:.3f} s")
+
+
+def held_lines(measured: Sequence[Measured], seconds: float) -> list[str]:
+    """Returns what to say of the lock of the card: how long these candidates held it in so many seconds, and why."""
+    own = [result for result in measured if result.locked_s]
+    if not own:
+        return ["card held after warm-up  by nobody"]
+    samples = [len(result.timing.samples_us) for result in own]
+    kernels_s = [1e-6 * sum(result.timing.samples_us + result.timing.reference_us) for result in own]
+    locked_s = [result.locked_s for result in own]
+    lines = [
+        f"card held after warm-up  {sum(locked_s) / seconds:.0%} of the time, {_ms(locked_s)} a candidate",
+        f"samples                  {statistics.mean(samples):.1f} ({statistics.median(samples):.0f}), {_ms(kernels_s)}",
+    ]
+    for step in dict.fromkeys(step for result in own for step in result.held_s or {}):
+        lines.append(f"held for {step:<15} {_ms([(result.held_s or {}).get(step, 0.0) for result in own])}")
+    return lines
+
+
+def _ms(seconds: Sequence[float]) -> str:
+    return f"{1e3 * statistics.mean(seconds):.2f} ms ({1e3 * statistics.median(seconds):.2f})"
 
 
 if __name__ == "__main__":

@@ -75,13 +75,13 @@ def shared(lowered: Lowered, knobs: Any, *, is_new: bool) -> Lowered:
 
 
 def given(executable: Callable[..., Any], knobs: Any) -> Callable[..., Any]:
-    """Returns an executable with run-time knobs put on the card, and before its last argument, the room.
+    """Returns an executable with run-time knobs on their way to the card, and before its last argument, the room.
 
     Raises:
         CandidateError: "launch", or "memory".
     """
     with charged_to("launch"):
-        operand = jax.block_until_ready(jax.device_put(knobs))
+        operand = jax.device_put(knobs)
 
     def call(*arguments: Any) -> Any:
         return executable(*arguments[:-1], operand, arguments[-1])

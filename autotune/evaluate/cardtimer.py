@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from autotune.evaluate.timing import FLUSH_BYTES, CuptiTimer, Kernels, Lane, Sampled
+from autotune.evaluate.heldtime import HeldTime
+from autotune.evaluate.session import Kernels
+from autotune.evaluate.timing import FLUSH_BYTES, CuptiTimer, Lane, Sampled
 from autotune.evaluate.walltime import CardClock, WallTimer
 from autotune.seam import MeasureProtocol
 
@@ -34,6 +36,14 @@ class CardTimer:
     @guard.setter
     def guard(self, guard: Callable[[Callable[[], Any]], Any]) -> None:
         self.cupti.guard = self.wall.guard = guard
+
+    @property
+    def held(self) -> HeldTime:
+        return self.cupti.held
+
+    @held.setter
+    def held(self, held: HeldTime) -> None:
+        self.cupti.held = held
 
     def prepare(self) -> None:
         self.cupti.prepare()
@@ -100,13 +110,13 @@ def card_timer(uuid: str) -> CardTimer:
     def trace(run: Callable[[], Any]) -> Kernels:
         extension._cupti_init()
         try:
-            jax.block_until_ready(run())
+            run()
         finally:
             # False: stay attached, since attaching again takes longer than a whole measurement.
             kernels = extension._cupti_get_timings(False)
         return list(kernels)
 
-    cupti = CuptiTimer(trace, flush, prepare, product)
+    cupti = CuptiTimer(trace, flush, prepare, product, jax.block_until_ready)
     card = CardClock(
         hold=lambda: programs["hold"](),
         stamp=lambda: programs["stamp"](),

@@ -71,4 +71,4 @@ def _as_duplicate(result: Result, first: int, lowered: Lowered) -> Result:
         return Failed(reason=result.reason, detail=detail, lowered=lowered)
     if isinstance(result, LoweredOnly):
         return dataclasses.replace(result, lowered=lowered, duplicate_of=first)
-    return dataclasses.replace(result, lowered=lowered, duplicate_of=first, locked_s=None)
+    return dataclasses.replace(result, lowered=lowered, duplicate_of=first, locked_s=None, held_s=None)

@@ -91,12 +91,13 @@ class Fence:
         """Returns whether a result at `address` has a post right before and right after it."""
         return address == self._enclosed_place
 
-    def broken(self) -> int:
-        """Returns how many bytes of the posts have changed, and mends them."""
-        changed = 0 if self._posts is None else int(self._count(*self._posts))
-        if changed:
-            self._find()
-        return changed
+    def changed(self) -> Array | int:
+        """Launches what counts the bytes of the posts that have changed, and returns its result."""
+        return 0 if self._posts is None else self._count(*self._posts)
+
+    def mend(self) -> None:
+        """Finds another room with posts, where those at hand were written to."""
+        self._find()
 
 
 def enclosed(

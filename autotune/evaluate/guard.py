@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
+from autotune.evaluate.heldtime import HeldTime
 from autotune.health import KERNEL_XIDS, UNSOUND_THROTTLES, GpuHealthError
 from autotune.seam import Conditions
 
@@ -58,10 +59,19 @@ class Guard:
     Args:
         shared: Others may be on the card: what they do vetoes nothing.
         progress: Called before each repetition, since it takes time anew.
+        held: Hears how long the watch takes; None: nobody does.
     """
 
-    def __init__(self, watch: Watch, *, shared: bool = False, progress: Callable[[], None] = lambda: None):
+    def __init__(
+        self,
+        watch: Watch,
+        *,
+        shared: bool = False,
+        progress: Callable[[], None] = lambda: None,
+        held: HeldTime | None = None,
+    ):
         self._watch = watch
+        self._held = held or HeldTime()
         self._shared = shared
         self._progress = progress
         self._clocks: deque[float] = deque(maxlen=NEIGHBOURS)
@@ -109,7 +119,8 @@ class Guard:
     def _guarded(self, batch: Callable[[], Samples]) -> Samples:
         for repeat in range(REPEATS + 1):
             samples = batch()
-            after = self._watch.read()
+            with self._held.timed("watch"):
+                after = self._watch.read()
             reason = stands_out(after, self._usual_mhz(), known_xids=self._known_xids, shared=self._shared)
             self._note(after)
             if reason is None:
@@ -191,30 +202,41 @@ class CardWatch:
             self.clock = None if self._nvml is None else "nvml"
 
     def read(self) -> Reading:
-        sm_mhz = self._sm_mhz()
+        spun = self._launched_spin()
         nvml = self._nvml
         if nvml is None:
-            return Reading(sm_mhz=sm_mhz, throttle=None, others=None, xids=None)
+            return Reading(sm_mhz=self._sm_mhz(spun), throttle=None, others=None, xids=None)
+        # NVML answers while the card spins.
         if time.monotonic() >= self._next_list_s:
             self._next_list_s = time.monotonic() + PROCESS_INTERVAL_S
             others = nvml.others(nvml.processes())
             self._others = None if others is None else tuple(map(str, others))
-        return Reading(sm_mhz=sm_mhz, throttle=nvml.throttle(), others=self._others, xids=nvml.xids())
+        throttle, xids = nvml.throttle(), nvml.xids()
+        return Reading(sm_mhz=self._sm_mhz(spun), throttle=throttle, others=self._others, xids=xids)
 
     def power_and_heat(self) -> tuple[float | None, int | None]:
         if self._nvml is None:
             return None, None
         return self._nvml.power_w(), self._nvml.temperature_c()
 
-    def _sm_mhz(self) -> float | None:
-        if self._spin is not None:
+    def _launched_spin(self) -> Any:
+        try:
+            return None if self._spin is None else self._spin()
+        except Exception:  # noqa: BLE001 - a clock that cannot be read is no fault of a candidate
+            self._spin_no_more()
+
+    def _sm_mhz(self, spun: Any) -> float | None:
+        if spun is not None:
             from autotune.evaluate.spin import sm_mhz
 
             try:
-                return sm_mhz(self._spin())
-            except Exception:  # noqa: BLE001 - a clock that cannot be read is no fault of a candidate
-                self._spin, self.clock = None, None if self._nvml is None else "nvml"
+                return sm_mhz(spun)
+            except Exception:  # noqa: BLE001 - see above
+                self._spin_no_more()
         return None if self._nvml is None else self._nvml.sm_mhz()
+
+    def _spin_no_more(self) -> None:
+        self._spin, self.clock = None, None if self._nvml is None else "nvml"
 
 
 class NoWatch:

@@ -68,7 +68,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grant:
-    """Parent to worker: compile and measure it. `best_us` is the best median of the problem so far."""
+    """Parent to worker: compile and measure it. `best_us` is the best score of the problem so far."""
 
     best_us: float | None
 

@@ -236,8 +236,9 @@ class Pool:
                 self._outcomes += self._duplicates.settled(key)
                 return
         if isinstance(result, Measured):
-            best_us = self._best_us.get(pending.problem_key, result.timing.median_us)
-            self._best_us[pending.problem_key] = min(best_us, result.timing.median_us)
+            score_us = result.timing.score_us
+            best_us = self._best_us.get(pending.problem_key, score_us)
+            self._best_us[pending.problem_key] = min(best_us, score_us)
         self._outcomes.append(Outcome(job_id=job_id, result=result))
         if isinstance(pending.job, ScreenJob):
             self._outcomes += self._duplicates.settle(job_id, result)

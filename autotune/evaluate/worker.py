@@ -12,7 +12,6 @@ import resource
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -49,6 +48,7 @@ class Worker:
         from autotune.evaluate.binaries import Binaries
         from autotune.evaluate.gpulock import GpuLock
         from autotune.evaluate.guard import Guard, NoWatch
+        from autotune.evaluate.heldtime import HeldTime
 
         self.setup = setup
         self.send = send
@@ -65,8 +65,9 @@ class Worker:
             watch = setup.make_watch() if setup.make_watch else NoWatch()
             watch.prepare()
             # A timer that measures in batches calls it for each of them.
-            self.guard = Guard(watch, shared=setup.shared, progress=lambda: self.step("run"))
-            self.timer.guard = self.guard
+            self.held = HeldTime()
+            self.guard = Guard(watch, shared=setup.shared, progress=lambda: self.step("run"), held=self.held)
+            self.timer.guard, self.timer.held = self.guard, self.held
             self._gpu_lock = GpuLock(setup.lock_path)
 
     def serve(self) -> None:
@@ -131,21 +132,22 @@ class Worker:
             self._binaries.keep(job.binary, Binary(module, executable))
         self.prepare(bench)
         with self.gpu_lock():
-            locked_s = time.perf_counter()
+            self.held.begin()
             self.step("run")
-            bench.load()
-            if knobs is not None:
-                executable = given(executable, knobs)
-            call = bench.in_place(executable)
-            verdict = bench.verify(call, module.result_type)
-            lane = self.lane(str(candidate.config), call, bench, lowered[-1].digest)
+            with self.held.timed("check"):
+                bench.load()
+                if knobs is not None:
+                    executable = given(executable, knobs)
+                call = bench.in_place(executable)
+                verdict = bench.verify(call, module.result_type)
+            lane = self.lane(str(candidate.config), call, bench, lowered[-1].digest, shares_room=True)
             self.guard.begin()
             with charged_to("launch"):
                 if protocol.l2 == "activations_warm":
                     lane = dataclasses.replace(lane, touch=self.touch(target, bench))
                 sampled = self.guard(lambda: self.timer.screen(lane, protocol, grant.best_us))
-            conditions = self.conditions()
-            locked_s = time.perf_counter() - locked_s
+            held_s = self.held.end()
+        conditions = self.conditions()  # NVML may answer slowly, and power is the average of a second anyway
         return Measured(
             lowered=lowered[-1],
             timing=Timing(
@@ -159,7 +161,8 @@ class Worker:
             guarded=verdict.guarded,
             exact=verdict.exact,
             conditions=conditions,
-            locked_s=locked_s,
+            locked_s=sum(held_s.values()),
+            held_s={step: round(spent_s, 6) for step, spent_s in held_s.items()},
         )
 
     def _confirm(self, job: ConfirmJob) -> Done:
@@ -228,8 +231,13 @@ class Worker:
         with self._gpu_lock:
             yield
 
-    def lane(self, name: str, executable: Any, bench: Any, digest: str) -> Any:
-        """Returns a compiled function on the bench's operands as something to time."""
+    def lane(self, name: str, executable: Any, bench: Any, digest: str, *, shares_room: bool = False) -> Any:
+        """Returns a compiled function on the bench's operands as something to time.
+
+        Args:
+            shares_room: All its results lie in one place, so that no number of calls takes more memory. In a race no
+                lane is told so: its rivals' results lie elsewhere, and one lane must not wait where another does not.
+        """
         import jax
 
         from autotune.evaluate.timing import Lane
@@ -239,7 +247,7 @@ class Worker:
         def launch() -> Any:
             return executable(*operands)
 
-        waits = bench.result_bytes > IN_FLIGHT_RESULT_BYTES
+        waits = bench.result_bytes > IN_FLIGHT_RESULT_BYTES and not shares_room
         return Lane(
             name=name,
             call=(lambda: jax.block_until_ready(launch())) if waits else launch,

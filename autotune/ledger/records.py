@@ -66,6 +66,7 @@ def unpack(packed: Mapping[str, Any]) -> Result:
                 conditions=_conditions(packed),
                 duplicate_of=packed.get("duplicate_of"),
                 locked_s=packed.get("locked_s"),
+                held_s=packed.get("held_s"),
             )
         case "lowered":
             return LoweredOnly(lowered=_lowered(packed["lowered"]), duplicate_of=packed.get("duplicate_of"))

@@ -10,6 +10,7 @@ import pytest
 
 from autotune import machine
 from autotune.evaluate.gpulock import lock_path
+from autotune.evaluate.timing import BEHIND_ROUNDS
 from autotune.seam import Failed, Measured, MeasureProtocol, RaceJob, ScreenJob
 from tests.helpers.gpu_batch import TARGET, candidate, pool, results_of, spread
 from tests.helpers.pools import collect, is_alive
@@ -67,7 +68,9 @@ def test_candidates_are_verified_and_timed(results):
     assert isinstance(measured, Measured), measured
     assert measured.poisoned
     assert measured.error < 2**-8
-    assert len(measured.timing.samples_us) == 20
+    assert len(measured.timing.samples_us) in (BEHIND_ROUNDS, 20)  # where another came first and was faster
+    assert measured.held_s["check"] > 0 and measured.held_s["kernels"] > 0
+    assert measured.locked_s == pytest.approx(sum(measured.held_s.values()), abs=1e-4)
     # 2 GFLOP at 990 TFLOP/s, the card's peak, take 2.2 us; a sum that held the flush would be over 54 us.
     assert 2.1 < measured.timing.median_us < FLUSH_US / 2
     # Whatever else becomes of legal candidates, none fails for a reason of the measuring's own.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -200,6 +201,50 @@ def test_a_write_beside_the_result_is_stray_and_names_how_many_bytes():
     assert raised.value.reason == "stray"
     # The posts are mended: the next candidate is not blamed for it.
     assert bench.verify(product, bench.expected).error < 1e-6
+
+
+def _overrunning(bench, product, runs):
+    """Returns the product, which in these of its runs writes beside the result."""
+    bench._fence._posts = tuple(bench._fence._make_post() for _ in range(2))
+    numbers = itertools.count()
+
+    def overrun(lhs, rhs):
+        if next(numbers) in runs:
+            ctypes.memset(bench._fence._posts[0].unsafe_buffer_pointer(), 0, 8)
+        return product(lhs, rhs)
+
+    return overrun
+
+
+def test_a_wrong_result_with_a_write_beside_it_leaves_the_next_candidate_sound_posts():
+    bench = _bench(NothingExact())
+    wrong = jax.jit(lambda lhs, rhs: 2 * (lhs @ rhs)).lower(*bench.types).compile()
+    with pytest.raises(CandidateError) as raised:
+        bench.verify(_overrunning(bench, wrong, {0}), bench.expected)
+    assert raised.value.reason == "wrong"
+    product = jax.jit(lambda lhs, rhs: lhs @ rhs).lower(*bench.types).compile()
+    assert bench.verify(product, bench.expected).error < 1e-6
+
+
+def test_a_write_beside_the_result_of_the_second_run_is_seen_too():
+    bench = _bench()
+    product = jax.jit(lambda lhs, rhs: lhs @ rhs).lower(*bench.types).compile()
+    with pytest.raises(CandidateError, match="8 bytes beside the result were written"):
+        bench.verify(_overrunning(bench, product, {1}), bench.expected)
+
+
+def test_what_a_check_found_is_fetched_at_once(monkeypatch):
+    bench = _bench()
+    bench.verify(jax.jit(lambda lhs, rhs: lhs @ rhs).lower(*bench.types).compile(), bench.expected)
+    module = lower_candidate(FakeTarget(), candidate(problem=bench.problem), "cpu")
+    executable, done = compile_module(module)[0], []
+    for name in ("block_until_ready", "device_get"):
+        wait = getattr(jax, name)
+        monkeypatch.setattr(jax, name, lambda value, name=name, wait=wait: done.append(name) or wait(value))
+    call = bench.in_place(lambda *operands: done.append("run") or executable(*operands))
+    assert bench.verify(call, module.result_type).exact
+    # The first two waits are for addresses: of the poison, and of the result in its place.
+    assert done == ["block_until_ready", "run", "block_until_ready", "run", "device_get"]
 
 
 class Buffer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import signal
 import subprocess
@@ -13,8 +14,9 @@ import pytest
 
 from autotune.ledger.provenance import Provenance
 from autotune.ledger.storage import open_ledger
-from autotune.seam import Failed, MeasureProtocol, Race, RaceEntry
+from autotune.seam import Failed, MeasureProtocol, Race, RaceEntry, Timing
 from benchmarks import two_runs
+from benchmarks.candidate_rate import held_lines
 from benchmarks.card import Lines
 from benchmarks.independent_runs import compared, final_race, ratio_of
 from benchmarks.neighbour_noise import Pair, summarise
@@ -189,6 +191,21 @@ def test_where_the_first_run_answers_nothing_the_second_is_not_started(tmp_path,
     folders = [RunFolder(tmp_path / f"run{run}", CARD.device) for run in (0, 1)]
     two_runs.tune(tmp_path, folders, [problem()], [CARD], argparse.Namespace(limit=90.0))
     assert asked == runs
+
+
+def test_what_the_card_was_held_for_is_said_in_the_mean_and_in_the_median():
+    timing = Timing(samples_us=(400.0,) * 6, l2="clean", reference_us=(25.0,) * 6)
+    steps = ({"check": 0.001, "kernels": 0.004}, {"check": 0.002, "kernels": 0.006}, {"check": 0.006})
+    own = [
+        dataclasses.replace(measured({}, [1.0]), timing=timing, held_s=held_s, locked_s=sum(held_s.values()))
+        for held_s in steps
+    ]
+    assert held_lines([*own, measured({}, [1.0])], 0.038) == [
+        "card held after warm-up  50% of the time, 6.33 ms (6.00) a candidate",
+        "samples                  6.0 (6), 2.55 ms (2.55)",
+        "held for check           3.00 ms (2.00)",
+        "held for kernels         3.33 ms (4.00)",
+    ]
 
 
 def test_neighbours_count_by_the_median_of_the_pairs_ratios(capsys):

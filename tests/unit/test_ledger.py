@@ -41,6 +41,7 @@ RESULTS = [
     LoweredOnly(lowered=dataclasses.replace(LOWERED, compile_s=None), duplicate_of=1),
     Failed(reason="crash", detail="signal 6", lowered=LOWERED),
     Failed(reason="lower", detail="ValueError: no"),
+    dataclasses.replace(measured(A, [10.0]), locked_s=0.5, held_s={"check": 0.2, "other": 0.3}),
 ]
 RACE = Race(
     entries=(

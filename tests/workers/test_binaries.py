@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from autotune.evaluate.binaries import Binaries, Binary
 from autotune.evaluate.slot import KEPT_BINARIES
 from autotune.seam import Failed, Measured
@@ -25,6 +27,9 @@ def test_candidates_of_one_binary_are_compiled_once_and_each_is_measured(tmp_pat
     assert len(compiled(outcomes)) == 2
     assert [result.timing.samples_us[0] for result in results] == [10.0] * 3 + [11.0] * 3
     assert len({result.lowered.digest for result in results}) == 6
+    # What the lock was held for is told by step, and adds up.
+    assert all({"check", "other"} <= set(result.held_s) for result in results)
+    assert all(result.locked_s == pytest.approx(sum(result.held_s.values()), abs=1e-5) for result in results)
     assert len((tmp_path / "timer.log").read_text().splitlines()) == 6
 
 
@@ -34,6 +39,7 @@ def test_what_does_the_same_is_measured_once(tmp_path):
             pool.submit(shared(job_id, order=order))
         outcomes = collect(pool, 3)
     assert [outcomes[job_id].result.duplicate_of for job_id in range(3)] == [None, None, 0]
+    assert [outcomes[job_id].result.held_s is None for job_id in range(3)] == [False, False, True]
 
 
 def test_a_candidate_that_is_wrong_at_run_time_fails_alone(tmp_path):
