@@ -5,8 +5,9 @@
 Prints the rate over the whole run and after warm-up, when every worker has compiled three candidates on average; how
 many executables were compiled for them, which is fewer where candidates differ in their run-time knobs alone (all of
 those come together with `--sampler exhaustive`); which part of the time the card was held, and with what: in the mean
-of those candidates, and in brackets in the median. "samples" says how many each got, and how long the kernels ran that
-these are made of, the fixed kernel's with them; of the step "kernels" the rest is warming up, flushing and launching.
+of those candidates, and in brackets the 10%, 50% and 90% quantiles. "samples" says how many each got, and how long the
+kernels ran that these are made of, the fixed kernel's with them; of the step "kernels" the rest is warming up, flushing
+and launching.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
 
 from autotune import machine
 from autotune.driver import run
@@ -153,7 +156,7 @@ def held_lines(measured: Sequence[Measured], seconds: float) -> list[str]:
     locked_s = [result.locked_s for result in own]
     lines = [
         f"card held after warm-up  {sum(locked_s) / seconds:.0%} of the time, {_ms(locked_s)} a candidate",
-        f"samples                  {statistics.mean(samples):.1f} ({statistics.median(samples):.0f}), {_ms(kernels_s)}",
+        f"samples                  {statistics.mean(samples):.1f} a candidate, {_ms(kernels_s)}",
     ]
     for step in dict.fromkeys(step for result in own for step in result.held_s or {}):
         lines.append(f"held for {step:<15} {_ms([(result.held_s or {}).get(step, 0.0) for result in own])}")
@@ -161,7 +164,8 @@ def held_lines(measured: Sequence[Measured], seconds: float) -> list[str]:
 
 
 def _ms(seconds: Sequence[float]) -> str:
-    return f"{1e3 * statistics.mean(seconds):.2f} ms ({1e3 * statistics.median(seconds):.2f})"
+    low, middle, high = (1e3 * quantile for quantile in np.quantile(seconds, (0.1, 0.5, 0.9)))
+    return f"{1e3 * statistics.mean(seconds):.2f} ms ({low:.2f}, {middle:.2f}, {high:.2f})"
 
 
 if __name__ == "__main__":
