@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.evaluate.guard import Reading
-from autotune.evaluate.timing import Lane, Sampled
+from autotune.evaluate.timing import NOMINAL_US, Lane, Sampled
 from autotune.seam import Candidate, MeasureProtocol, RaceJob, ScreenJob
 
 NAME = "fake"
@@ -204,6 +204,9 @@ def _misbehave(mode: str) -> None:
             time.sleep(0.5)
 
 
+REFERENCE_US = 30.0  # of the fixed kernel that the protocol may name
+
+
 class ScriptedTimer:
     """A `timing.Timer` without a GPU: variant v takes 10 + v us, and the mode may misbehave while measured.
 
@@ -217,7 +220,11 @@ class ScriptedTimer:
         self._log(f"screen {lane.digest} {best_us}")
         lane.call()
         _misbehave_in_timer(lane.name)
-        return Sampled(samples_us=(_time_us(lane.name),) * protocol.rounds)
+        return Sampled(
+            samples_us=(_time_us(lane.name),) * protocol.rounds,
+            reference_us=() if protocol.reference == "none" else (REFERENCE_US,) * protocol.rounds,
+            reference_nominal_us=NOMINAL_US[protocol.reference],
+        )
 
     def race(
         self,

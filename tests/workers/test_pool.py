@@ -75,6 +75,15 @@ def test_a_duplicate_of_a_crash_fails_instead_of_waiting(tmp_path):
     assert [outcomes[job_id].result.reason for job_id in (0, 1)] == ["timeout", "timeout"]
 
 
+def test_the_best_so_far_is_a_score_beside_the_fixed_kernel(tmp_path):
+    with fake_pool(tmp_path, protocol=MeasureProtocol(rounds=3, reference="product")) as pool:
+        for job_id, variant in enumerate((5, 0)):
+            pool.submit(screen(job_id, variant=variant))
+        collect(pool, 2)
+    # 15 us beside a product of 30 us, which nominally takes 24.
+    assert [best for _, _, best in _log(tmp_path)] == ["None", "12.0"]
+
+
 def test_the_best_time_so_far_comes_with_the_grant(tmp_path):
     with fake_pool(tmp_path) as pool:
         for job_id, variant in enumerate([5, 2, 7]):
