@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 
 from hopper_matmul.config import Config, Edges
 from hopper_matmul.cost import padding_us, predicted_us
+from hopper_matmul.direct import is_result_unfilled
 from hopper_matmul.hardware import Device
 from hopper_matmul.legality import check
 from hopper_matmul.matrix import odd_matrices
@@ -45,6 +47,7 @@ _REFINEMENTS = (
     {"cluster_m": 2},
     {"cluster_n": 2},
     {"delay_release": 1},
+    {"wg_split": "tile"},
     {"persistent": False},
 )
 
@@ -60,9 +63,8 @@ def heuristic_configs(problem: Problem, device: Device) -> Iterator[Config]:
         problem: The problem they are for; all of them are legal for it.
         device: Its SM count decides how many tiles run at once.
     """
-    edges = _edges(problem, device)
     choices = []
-    for tile in _tiles(problem):
+    for edges, tile in itertools.product(_edges(problem, device), _tiles(problem)):
         for split_k in _splits(problem, device, *tile[:2]):
             config = _config(problem, device, *tile, split_k, edges)
             choices.append((predicted_us(problem, config, device), len(choices), config))
@@ -77,14 +79,18 @@ def heuristic_configs(problem: Problem, device: Device) -> Iterator[Config]:
             return
 
 
-def _edges(problem: Problem, device: Device) -> Edges:
-    """Returns whether to copy matrices that TMA cannot clip, or to view them: it is slower, but copies nothing."""
+def _edges(problem: Problem, device: Device) -> tuple[Edges, ...]:
+    """Returns whether to copy matrices that TMA cannot clip, or to view them: it is slower, but copies nothing.
+
+    And whether threads may store the result.
+    """
     if not odd_matrices(problem):
-        return "pad"
+        return ("pad",)
     rates = rates_of(device)
     saved_us = padding_us(problem, "pad", rates) - padding_us(problem, "view", rates)
     limit_us = max(problem.flops / 2 / _MACS_PER_US, problem.min_bytes / _DEVICE_BYTES_PER_US)
-    return "view" if saved_us > _VIEW_LOSS * limit_us else "pad"
+    edges: Edges = "view" if saved_us > _VIEW_LOSS * limit_us else "pad"
+    return (edges, "direct") if is_result_unfilled(problem) else (edges,)
 
 
 def _tiles(problem: Problem) -> list[tuple[int, int, bool]]:

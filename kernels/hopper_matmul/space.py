@@ -18,6 +18,7 @@ import numpy as np
 from hopper_matmul.config import KNOB_NAMES, Config
 from hopper_matmul.cost import DRAINED, terms, total_us
 from hopper_matmul.dependence import knobs_read
+from hopper_matmul.direct import is_result_unfilled
 from hopper_matmul.facts import Facts
 from hopper_matmul.hardware import Device
 from hopper_matmul.heuristic import LEAST_K, SKINNY_M, heuristic_configs
@@ -72,6 +73,14 @@ def default_knobs(problem: Problem, device: Device) -> dict[str, tuple[Any, ...]
     if odd_matrices(problem):
         # Swapped, a row-major rhs is the accumulator's rows, of which a warpgroup reads a panel of 64 at a time.
         knobs |= {"edges": ("view", "pad"), "swap_ab": (False, True)}
+        if is_result_unfilled(problem):
+            knobs["edges"] = ("view", "pad", "direct")
+    if -(-problem.m // 128) * -(-problem.n // 128) * problem.batch > device.sm_count:
+        knobs["wg_split"] = (
+            "m",
+            "n",
+            "tile",
+        )  # tiles of 128x128, as many as one warpgroup can sum, come in turns
     if problem.m <= SKINNY_M:
         narrow = [size for size in (8, 16, 32) if size < 2 * max(problem.m, 8)]
         knobs |= {
