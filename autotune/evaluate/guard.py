@@ -20,7 +20,7 @@ CLOCK_DROP = 0.10
 NEIGHBOURS = 5  # batches whose median a clock is held against; a lasting change is so accepted after three
 REPEATS = 3  # of one batch
 JOB_REPEATS = 20  # of all batches of one job
-PROCESS_INTERVAL_S = 0.5  # listing the processes of a card takes longer than all other questions together
+PROCESS_INTERVAL_S = 2.0  # listing the processes of a card takes longer than all other questions together
 
 Samples = TypeVar("Samples")
 

@@ -98,7 +98,7 @@ def test_the_order_of_the_tiles_can_be_left_to_the_end_of_an_enumeration():
 @pytest.mark.parametrize(
     ("rule_id", "knobs"),
     [
-        ("barriers", {"stages"}),
+        ("barriers", {"stages", "compute_wgs", "wg_split"}),
         ("main", {"scopes"}),
         ("problem", set()),
         ("wgmma_k", {"tile_k", "tile_n", "compute_wgs", "wg_split"}),
