@@ -229,8 +229,8 @@ def _loads(p: Problem, c: Any, wg_m: Any, wg_n: Any, size: int) -> tuple[Any, An
     swizzle = lesser(swizzle_of(lhs_columns * size), swizzle_of(rhs_columns * size))
     lhs_panels = (c.tile_k if lhs_is_upright else c.tile_m) * size / swizzle
     rhs_panels = (c.tile_n if rhs_is_upright else c.tile_k) * size / swizzle
-    lhs_copies = chosen(is_lhs_viewed(p, c, swizzle), lhs_panels, 1)
-    return swizzle, lhs_copies + chosen(is_rhs_viewed(p, c, swizzle), rhs_panels, 1)
+    lhs_copies = chosen(is_lhs_viewed(p, c.edges, swizzle), lhs_panels, 1)
+    return swizzle, lhs_copies + chosen(is_rhs_viewed(p, c.edges, swizzle), rhs_panels, 1)
 
 
 def _hbm_bytes(

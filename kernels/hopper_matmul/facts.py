@@ -103,9 +103,9 @@ class Facts:
         self.lhs_view = self.rhs_view = self.out_view = False
         if (config.edges == "pad") is not True:  # one configuration that pads has no more to know
             out_stored = (chosen(lies_turned, n, m), chosen(lies_turned, m, n))
-            self.lhs_view = is_lhs_viewed(problem, config, self.swizzle)
-            self.rhs_view = is_rhs_viewed(problem, config, self.swizzle)
-            self.out_view = is_result_viewed(config, out_stored, self.out_swizzle, out_size)
+            self.lhs_view = is_lhs_viewed(problem, config.edges, self.swizzle)
+            self.rhs_view = is_rhs_viewed(problem, config.edges, self.swizzle)
+            self.out_view = is_result_viewed(config.edges, out_stored, self.out_swizzle, out_size)
         self.is_direct = config.edges == "direct"
         slot_bytes = stages * tile_k * size  # of one row of lhs or column of rhs
         ring_bytes = aligned(slot_bytes * tile_m) + aligned(slot_bytes * tile_n)

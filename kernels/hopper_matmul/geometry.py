@@ -163,7 +163,7 @@ class Geometry:
             (self.wg_m, c.tile_k),
             is_turned=is_turned,
             k_is_columns=not is_turned,
-            is_viewed=bool(is_lhs_viewed(p, c, self.swizzle_bytes)),
+            is_viewed=bool(is_lhs_viewed(p, c.edges, self.swizzle_bytes)),
         )
 
     @property
@@ -178,7 +178,7 @@ class Geometry:
             (c.tile_k, self.wg_n),
             is_turned=is_turned,
             k_is_columns=is_turned,
-            is_viewed=bool(is_rhs_viewed(p, c, self.swizzle_bytes)),
+            is_viewed=bool(is_rhs_viewed(p, c.edges, self.swizzle_bytes)),
         )
 
     def _operand(
@@ -220,7 +220,7 @@ class Geometry:
             k_is_columns=False,
             swizzle_bytes=swizzle_bytes,
             itemsize_bytes=size,
-            is_viewed=bool(is_result_viewed(self.config, shape, swizzle_bytes, size)),
+            is_viewed=bool(is_result_viewed(self.config.edges, shape, swizzle_bytes, size)),
         )
 
     @property

@@ -293,6 +293,8 @@ def _store_tile(
         give_back(geometry, tile, refs)
     if geometry.config.scopes.shares_bytes:
         plgpu.wait_smem_to_gmem(0, wait_read_only=True)
+        if geometry.is_direct:
+            plgpu.commit_smem()  # threads have read these bytes, and TMA is about to write them
     if geometry.config.scopes.is_union:
         plgpu.barrier_arrive(refs["barriers"]["stored"].at[0])
 

@@ -75,12 +75,9 @@ def default_knobs(problem: Problem, device: Device) -> dict[str, tuple[Any, ...]
         knobs |= {"edges": ("view", "pad"), "swap_ab": (False, True)}
         if is_result_unfilled(problem):
             knobs["edges"] = ("view", "pad", "direct")
+    # In turns warpgroups have tiles of 128x128, as many sums as one can hold.
     if -(-problem.m // 128) * -(-problem.n // 128) * problem.batch > device.sm_count:
-        knobs["wg_split"] = (
-            "m",
-            "n",
-            "tile",
-        )  # tiles of 128x128, as many as one warpgroup can sum, come in turns
+        knobs["wg_split"] = ("m", "n", "tile")
     if problem.m <= SKINNY_M:
         narrow = [size for size in (8, 16, 32) if size < 2 * max(problem.m, 8)]
         knobs |= {

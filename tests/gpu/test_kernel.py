@@ -175,6 +175,9 @@ DIRECT = [
     ),
     ({"m": 520, "n": 1111, "k": 1030, "layout": "nt"}, {"cluster_m": 2, "delay_release": 1}),
     ({"m": 512, "n": 1111, "k": 2049}, {"tile_n": 192, "scopes": "sequential"}),
+    # several tiles a CTA, in the bytes that the loads of the next one write
+    ({"m": 2048, "n": 2049, "k": 256}, {"tile_n": 128, "scopes": "union"}),
+    ({"m": 2048, "n": 2049, "k": 256}, {"tile_n": 128, "scopes": "sequential"}),
     ({"m": 2048, "n": 5025, "k": 256}, {"tile_n": 256, "stages": 3, "scopes": "acc_outside"}),
 ]
 DIRECT = [(sizes, {"compute_wgs": 2} | knobs | {"edges": "direct"}) for sizes, knobs in DIRECT]
@@ -183,15 +186,24 @@ DIRECT = [(sizes, {"compute_wgs": 2} | knobs | {"edges": "direct"}) for sizes, k
 TURNS = [
     ({"m": 4096, "n": 4096, "k": 512}, {}),
     ({"m": 4096, "n": 4096, "k": 512}, {"tile_m": 64, "tile_n": 256, "cluster_m": 2, "delay_release": 1}),
-    ({"m": 4000, "n": 3000, "k": 136}, {"stages": 6, "scopes": "acc_outside", "cluster_n": 2, "edges": "view", "tile_n": 64}),
-    ({"m": 2048, "n": 4096, "k": 1024, "layout": "tn"}, {"tile_m": 64, "compute_wgs": 3, "scopes": "scratch"}),
+    (
+        {"m": 4000, "n": 3000, "k": 136},
+        {"stages": 6, "scopes": "acc_outside", "cluster_n": 2, "edges": "view", "tile_n": 64},
+    ),
+    (
+        {"m": 2048, "n": 4096, "k": 1024, "layout": "tn"},
+        {"tile_m": 64, "compute_wgs": 3, "scopes": "scratch"},
+    ),
     ({"m": 2048, "n": 4097, "k": 1024}, {"edges": "direct"}),
     ({"m": 2000, "n": 5025, "k": 256}, {"edges": "direct", "scopes": "acc_outside"}),
     ({"batch": 32, "m": 1024, "n": 1024, "k": 128}, {"stages": 5}),
     ({"batch": 24, "m": 250, "n": 500, "k": 256, "out_dtype": "float32"}, {"epi_n": 32, "scopes": "nested"}),
     ({"m": 512, "n": 512, "k": 8192}, {"split_k": 22}),
     ({"m": 64, "n": 64, "k": 512}, {"tile_m": 64, "tile_n": 64}),  # one tile for two
-    ({"m": 16, "n": 40000, "k": 512}, {"tile_m": 16, "epi_m": 16, "epi_n": 64, "tile_n": 64, "swap_ab": True}),
+    (
+        {"m": 16, "n": 40000, "k": 512},
+        {"tile_m": 16, "epi_m": 16, "epi_n": 64, "tile_n": 64, "swap_ab": True},
+    ),
 ]
 TURNS = [(sizes, {"compute_wgs": 2} | knobs | {"wg_split": "tile"}) for sizes, knobs in TURNS]
 

@@ -247,6 +247,9 @@ def test_parts_of_k_are_added_up_in_a_cluster(knobs, problem, sm_count):
         ({"tile_m": 64, "compute_wgs": 1, "split_k": 2, "combine": "cluster"}, {"m": 64, "n": 77}, 4),
         ({"epi_n": 32, "scopes": "union"}, {"m": 128, "n": 70, "out_dtype": "float32"}, 2),
         ({"epi_n": 32, "scopes": "sequential"}, {"m": 128, "n": 70, "out_dtype": "float32"}, 2),
+        # several tiles in the same bytes: TMA writes where threads have read
+        ({"scopes": "union"}, {"m": 128, "n": 131}, 1),
+        ({"scopes": "union", "cluster_n": 2}, {"m": 256, "n": 131, "layout": "nt"}, 2),
         # three pieces in two staging slots
         ({"compute_wgs": 1, "tile_m": 64, "tile_n": 96, "epi_n": 32}, {"m": 128, "n": 193}, 1),
         ({}, {"m": 150, "n": 77, "layout": "nt"}, 2),
@@ -282,7 +285,9 @@ def test_a_result_that_threads_store_is_right_and_free_of_races(knobs, problem, 
     ids=str,
 )
 def test_warpgroups_that_take_turns_at_tiles_are_right_and_free_of_races(knobs, problem, sm_count):
-    assert_right(interpret(sm_count=sm_count, knobs={"compute_wgs": 2} | knobs | {"wg_split": "tile"}, problem=problem))
+    assert_right(
+        interpret(sm_count=sm_count, knobs={"compute_wgs": 2} | knobs | {"wg_split": "tile"}, problem=problem)
+    )
 
 
 def test_parts_sent_before_those_of_the_tile_before_were_read_are_found():
