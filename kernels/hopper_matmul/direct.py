@@ -16,7 +16,6 @@ from typing import Any
 from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
 
 LANES = 32  # of a warp, which stores so many times `vector_of` neighbouring elements at once
-WARPS = 4  # of a warpgroup, each with rows of its own
 TMA_ROW_BYTES = 16
 
 

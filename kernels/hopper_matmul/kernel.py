@@ -25,6 +25,7 @@ from hopper_matmul.leading import flattened
 from hopper_matmul.problem import Problem
 from hopper_matmul.roles import Operands, compute_role, memory_role
 from hopper_matmul.walk import CLUSTER_AXES, CLUSTER_GRID_AXIS, walk_by
+from hopper_matmul.widen import can_fill, can_widen, filled, in_whole_tiles
 
 
 def build(
@@ -73,25 +74,42 @@ def build(
 
     def product(lhs: jax.Array, rhs: jax.Array, *table: jax.Array) -> jax.Array:
         lhs, rhs, shape = flattened(problem, lhs, rhs)
-        sums = kernel(*_as_loaded(geometry, lhs, rhs), *table)
+        sums = kernel(*_as_loaded(geometry, lhs, rhs, interpret), *table)
         result = _result(geometry, sums)
         return result if result.shape == shape else result.reshape(shape)
 
     return product
 
 
-def _as_loaded(geometry: Geometry, lhs: jax.Array, rhs: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Returns the operands as the kernel loads them, with zeros after rows and columns that are padded."""
-    problem, config = geometry.problem, geometry.config
-    if geometry.is_direct and problem.layout[1] == "n":
-        # Whole tiles, of which the last ends where n does.
-        whole = (geometry.tiles_n - 1) * config.tile_n
-        rhs = jnp.concatenate([rhs[..., :whole], rhs[..., problem.n - config.tile_n :]], axis=-1)
+def _as_loaded(
+    geometry: Geometry, lhs: jax.Array, rhs: jax.Array, interpret: Any
+) -> tuple[jax.Array, jax.Array]:
+    """Returns the operands as the kernel loads them, with zeros after rows and columns that are padded.
+
+    What lies behind the columns of a row-major rhs may be anything: only columns that the result has not come of it.
+    """
+    if geometry.is_direct and geometry.problem.layout[1] == "n":
+        rhs = _in_whole_tiles(rhs, geometry.config.tile_n, interpret)
+    rows, width = geometry.rhs.shape
+    is_only_widened = rhs.shape[-2] == rows and rhs.shape[-1] < width and geometry.problem.layout[1] == "n"
+    if is_only_widened and can_fill(rhs.shape, rhs.dtype.itemsize):
+        rhs = filled(rhs, width, interpret=interpret)
     return _padded_to(lhs, geometry.lhs.shape), _padded_to(rhs, geometry.rhs.shape)
+
+
+def _in_whole_tiles(rhs: jax.Array, tile_n: int, interpret: Any) -> jax.Array:
+    """Returns the tiles of a row-major rhs side by side, of which the last ends where n does."""
+    if can_widen(rhs.shape, rhs.dtype.itemsize, tile_n):
+        return in_whole_tiles(rhs, tile_n, interpret=interpret)
+    n = rhs.shape[-1]
+    whole = (-(-n // tile_n) - 1) * tile_n
+    return jnp.concatenate([rhs[..., :whole], rhs[..., n - tile_n :]], axis=-1)
 
 
 def _padded_to(operand: jax.Array, shape: tuple[int, int]) -> jax.Array:
     """Returns the operand with zeros after its rows and columns; itself where it has that shape."""
+    if operand.shape[-2:] == shape:
+        return operand
     edges = [(0, wanted - size) for wanted, size in zip(shape, operand.shape[-2:], strict=True)]
     return jnp.pad(operand, [(0, 0)] * (operand.ndim - 2) + edges)
 

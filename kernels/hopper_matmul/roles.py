@@ -10,16 +10,15 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.mosaic.gpu.fragmented_array import Tiling
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from hopper_matmul.allocation import ACC_DTYPE, WG_AXIS, enter, scopes_at
-from hopper_matmul.direct import LANES, WARPS
 from hopper_matmul.exchange import give_back, own_sums, send_parts, stores
 from hopper_matmul.geometry import Geometry
 from hopper_matmul.matrix import Matrix
 from hopper_matmul.scopes import Scope
 from hopper_matmul.walk import PARTS_AXIS, Tile, Walk, for_each_tile, tile_count
+from hopper_matmul.widen import lanes_layout, store_narrow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -338,12 +337,5 @@ def _store_piece(
 
 def _store_directly(geometry: Geometry, staged: Any, target: Any) -> None:
     """Stores a staged piece by threads: a warp stores neighbouring elements of a row at once."""
-    vector = geometry.store_vector
-    layout = plgpu.Layout.TILED(
-        Tiling(((WARPS, LANES * vector), (vector,))), warp_dims=(-3,), lane_dims=(-2,), vector_dim=-1
-    )
-    piece = plgpu.load(staged, layout=layout, optimized=False)
-    if hasattr(plgpu, "store"):  # since jax 0.12, which would else refuse stores so narrow
-        plgpu.store(target, piece, optimized=False)
-    else:
-        target[...] = piece
+    piece = plgpu.load(staged, layout=lanes_layout(geometry.store_vector), optimized=False)
+    store_narrow(target, piece)

@@ -1,0 +1,98 @@
+"""What does it take to copy a matrix whose rows do not fill 16 bytes? By kernels/hopper_matmul/widen.py, and by XLA.
+
+    PYTHONPATH=.:kernels python benchmarks/widen_rate.py [--rounds 20]
+
+Kernel durations by CUPTI, both in turn in one process, the caches flushed by reads before each; a row for each matrix.
+The exit code is 0 where the kernel is the faster one for all that it takes, see `widen.can_widen`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from autotune.evaluate.cardtimer import cupti_trace
+from autotune.evaluate.session import Trace
+from autotune.evaluate.timing import FLUSH_BYTES
+from hopper_matmul import widen
+
+TILE = 128
+# Rows, columns, and the columns that they are filled to; None: whole tiles.
+MATRICES: tuple[tuple[int, int, int | None], ...] = (
+    (4096, 4097, None),
+    (1024, 50257, None),
+    (2048, 1111, None),
+    (4096, 2049, None),
+    (65536, 300, 304),
+    (4096, 4100, 4104),
+)
+
+
+def by_xla(matrix: jax.Array, width: int | None) -> jax.Array:
+    n = matrix.shape[-1]
+    if width is not None:
+        return jnp.pad(matrix, ((0, 0), (0, width - n)))
+    whole = (-(-n // TILE) - 1) * TILE
+    return jnp.concatenate([matrix[:, :whole], matrix[:, n - TILE :]], axis=-1)
+
+
+def by_kernel(matrix: jax.Array, width: int | None) -> jax.Array:
+    return widen.in_whole_tiles(matrix, TILE) if width is None else widen.filled(matrix, width)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=20)
+    rounds = parser.parse_args().rounds
+    trace = cupti_trace()
+    flushed = jnp.ones(FLUSH_BYTES // 4, jnp.float32)
+    flush = jax.jit(jnp.sum).lower(flushed).compile()
+    rows = [measured(*matrix, rounds, trace, lambda: flush(flushed)) for matrix in MATRICES]
+    sys.exit(0 if all(row["is_right"] and (row["is_faster"] or not row["is_taken"]) for row in rows) else 1)
+
+
+def measured(
+    rows: int, n: int, width: int | None, rounds: int, trace: Trace, flush: Callable[[], Any]
+) -> dict[str, Any]:
+    """Returns what both copies of one matrix took, and prints it."""
+    matrix = jax.random.normal(jax.random.key(n), (rows, n), jnp.bfloat16)
+    lanes = {
+        name: jax.jit(copy, static_argnums=1).lower(matrix, width).compile()
+        for name, copy in (("kernel", by_kernel), ("xla", by_xla))
+    }
+    ours, theirs = (np.asarray(copy(matrix))[:, : width and n] for copy in lanes.values())
+    row: dict[str, Any] = {"matrix": [rows, n], "filled_to": width, "is_right": bool((ours == theirs).all())}
+    for name, copy in lanes.items():
+        time_us = took_us(trace, flush, functools.partial(copy, matrix), rounds)
+        row |= {f"{name}_us": round(time_us, 2), f"{name}_tb_s": round(2 * matrix.nbytes / time_us / 1e6, 2)}
+    row["is_faster"] = row["kernel_us"] < row["xla_us"]
+    row["is_taken"] = widen.can_fill((rows, n), 2) if width else widen.can_widen((rows, n), 2, TILE)
+    print(json.dumps(row), flush=True)
+    return row
+
+
+def took_us(trace: Trace, flush: Callable[[], Any], call: Callable[[], Any], rounds: int) -> float:
+    """Returns the median duration of all kernels of a call, us."""
+
+    def once() -> None:
+        flush()
+        jax.block_until_ready(call())
+
+    once()
+    of_flush = len(trace(lambda: jax.block_until_ready(flush())))
+    kernels = trace(lambda: [once() for _ in range(rounds)])
+    each = len(kernels) // rounds
+    calls = [kernels[start + of_flush : start + each] for start in range(0, len(kernels), each)]
+    return float(np.median([sum(time_ms for _, time_ms in one) * 1e3 for one in calls]))
+
+
+if __name__ == "__main__":
+    main()
