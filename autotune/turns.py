@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -12,6 +13,7 @@ from autotune.problemrun import ProblemRun, ProblemScreening
 from autotune.progress import Budget
 from autotune.protocol import estimated_us
 from autotune.result import ProblemResult
+from autotune.search.gain import NEXT
 from autotune.searchsettings import FEWEST_EACH, SearchSettings
 from autotune.seeds import Neighbour, nearest_measured, visiting_order
 from autotune.stages import Stages
@@ -21,8 +23,28 @@ from autotune.stopping import Stop
 # (H200, 16 cores, 2026-11-30). Short turns need fewer candidates, and long ones fewer seconds.
 SHORT_TURN, LONG_TURN = 16, 32
 FIRST = 1 / 2  # of a problem's even share of the candidates that its first turn gets at most
+# Share of the best time: a problem whose turns were expected to gain so much together, and gained nothing, is believed
+# half of what it promises.
+DOUBT = 0.05
 
 Found = ProblemScreening | ProblemResult
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """What the turns of a problem were expected to gain, and what they gained: sums of logarithms of its best time."""
+
+    expected: float = 0.0
+    came: float = 0.0
+
+    def after(self, expected: float, came: float) -> Promise:
+        """Returns the promise with one turn more."""
+        return Promise(expected=self.expected + expected, came=self.came + came)
+
+    @property
+    def kept(self) -> float:
+        """The share of its expectations that comes true: 1 before any turn, little after many that brought nothing."""
+        return (self.came + DOUBT) / (self.expected + DOUBT)
 
 
 def screenings_in_turn(
@@ -72,7 +94,7 @@ class SharedBudget:
 
     Each has a first turn, so ordered that it begins with what was found for a near one. Then the next turn is always
     that of the problem where a candidate is expected to save the most: its weight times its best time times the share
-    of it that its model expects to gain.
+    of it that its model expects to gain, as far as such expectations come true.
     """
 
     def __init__(
@@ -88,6 +110,7 @@ class SharedBudget:
         self._open: dict[int, ProblemScreening] = {}  # by the place of the problem
         self._ended: set[int] = set()
         self._seeded: dict[int, set[str]] = {}
+        self._promises: dict[int, Promise] = {}
         self._turn = SHORT_TURN if search.total_seconds is None else LONG_TURN
         self._is_warm = False
         self._turns = 0
@@ -150,6 +173,9 @@ class SharedBudget:
         is_moved = len(after.results) > len(before.results)
         self._is_warm |= is_moved
         self._turns += is_moved
+        if is_moved and before.best and after.best and before.gain is not None:
+            came = math.log(before.best[1] / after.best[1])
+            self._promises[place] = self._promise(place).after(before.gain, came)
         if self._is_at_its_end(after):
             self._ended.add(place)
 
@@ -170,14 +196,25 @@ class SharedBudget:
         return max(going_on, key=lambda place: (self._saved_us(place), -place), default=None)
 
     def _saved_us(self, place: int) -> float:
-        """Returns the microseconds of the workload that the next candidates of a problem are expected to save.
-
-        Without a model the n + 1st candidate is the best so far once in n + 1 times, and is so by what is not known.
-        """
+        """Returns the microseconds of the workload that the next candidates of a problem are expected to save."""
         one, found = self._runs[place], self._open[place]
         time_us = found.best[1] if found.best else estimated_us(one.problem)
-        gain = 1 / (len(found.results) + 1) if found.gain is None else found.gain
-        return one.weight * time_us * gain
+        return one.weight * time_us * self._gain(place, found)
+
+    def _gain(self, place: int, found: ProblemScreening) -> float:
+        """Returns the share of the best time that the next candidates are expected to save.
+
+        Of n + 1 candidates that are alike the last is the best once in n + 1 times, and by what is not known without a
+        model. A model says by what, but expects the same of its next 16 where n found nothing better as where it has
+        seen little: they count as far as one of n + 16 is among them, and as earlier turns kept what it promised.
+        """
+        measured = len(found.results)
+        if found.gain is None:
+            return 1 / (measured + 1)
+        return found.gain * NEXT / (measured + NEXT) * self._promise(place).kept
+
+    def _promise(self, place: int) -> Promise:
+        return self._promises.get(place, Promise())
 
     def _candidates_left(self) -> int | None:
         total = self._search.total_candidates

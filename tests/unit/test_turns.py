@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import signal
+from types import SimpleNamespace
 
 import pytest
 
 from autotune.driver import run
+from autotune.problemrun import ProblemScreening
 from autotune.progress import PlainProgress
+from autotune.result import Counts
 from autotune.seam import Failed
+from autotune.searchsettings import SearchSettings
 from autotune.seeds import visiting_order
+from autotune.stopping import Stop
 from autotune.summary import counts_line
-from autotune.turns import SHORT_TURN
+from autotune.turns import SHORT_TURN, Promise, SharedBudget
+from benchmarks.simulated_search import MemoryLedger
 from tests.helpers.modelled import ModelledTarget
 from tests.helpers.scripted import (
     ScriptedConfig,
@@ -22,6 +29,7 @@ from tests.helpers.scripted import (
     ScriptedSearch,
     ScriptedTarget,
     ScriptedWeighted,
+    measured,
     scripted_stages,
     smooth_time_us,
 )
@@ -237,3 +245,63 @@ def test_a_problem_whose_candidates_fail_does_not_end_the_run(tmp_path):
 def test_lowering_only_shares_the_budget_too(tmp_path):
     results = tuned(tmp_path, Watched(kind="lower"), [1, 2], total_candidates=40)
     assert sum(one.counts.lowered for one in results) == 40 and all(one.winner is None for one in results)
+
+
+class PromisingRun:
+    """A problem whose model always expects 5% of 100 us more, and whose turns after the first gain what it is told."""
+
+    weight = 1.0
+
+    def __init__(self, m, came, recorded=0):
+        self.problem, self._came, self._recorded = ScriptedProblem(m=m), came, recorded
+
+    def opened(self, fresh):
+        return ProblemScreening(
+            counts=Counts(raw=1000, legal=1000, rejected={}),
+            ledger=MemoryLedger(),
+            results=self._rows(0, self._recorded, 100.0),
+            resumed=self._recorded,
+        )
+
+    def screened(self, found, budget, **_):
+        before = len(found.results)
+        time_us = found.best[1] * (1 - self._came) if found.best else 100.0
+        return dataclasses.replace(
+            found,
+            results=[*found.results, *self._rows(before, budget.candidates, time_us)],
+            stop=Stop(reason="candidates", candidates=budget.candidates, limit=budget.candidates),
+            gain=0.05,
+        )
+
+    @staticmethod
+    def _rows(first, last, time_us):
+        return [({"tile_m": place}, measured({"tile_m": place}, [time_us])) for place in range(first, last)]
+
+
+def candidates_of(runs, total):
+    search = SearchSettings(total_candidates=total, candidates=1000)
+    never = SimpleNamespace(raise_if_requested=lambda: None)
+    shared = SharedBudget(runs, search, scripted_stages(Watched()), never)
+    return [len(found.results) for found in shared.screened(fresh=True)]
+
+
+def test_a_problem_whose_turns_bring_nothing_loses_its_turn_and_one_that_gains_keeps_it():
+    # After 16 each both promise 5 us x 16/32 = 2.5. The first gets a turn, and nothing came of its 5%: 5 x 16/48 x 1/2
+    # = 0.83. The second falls to 95, and 5.1% of 5% came: 4.75 x 16/48 x 1.01 = 1.60; to 90.25: 4.51 x 16/64 x 1.02
+    # = 1.15; and has all turns but one.
+    assert candidates_of([PromisingRun(1, came=0.0), PromisingRun(4096, came=0.05)], total=96) == [32, 64]
+    # Where nothing comes of either they are even.
+    assert candidates_of([PromisingRun(1, came=0.0), PromisingRun(4096, came=0.0)], total=96) == [48, 48]
+
+
+def test_of_two_that_promise_the_same_the_less_measured_has_the_turn():
+    # 5 us x 16/(48 + 16) = 1.25 of the first, which needs no first turn, and 5 us x 16/32 = 2.5 of the second
+    runs = [PromisingRun(1, came=0.0, recorded=48), PromisingRun(4096, came=0.0)]
+    assert candidates_of(runs, total=80) == [48, 32]
+
+
+def test_a_promise_counts_by_what_came_of_those_before():
+    assert Promise().kept == 1.0
+    assert Promise().after(0.05, 0.0).kept == 0.5
+    # 0.05 + 0.10 expected, 0.03 + 0.02 came: (0.05 + 0.05) / (0.15 + 0.05)
+    assert Promise().after(0.05, 0.03).after(0.10, 0.02).kept == pytest.approx(0.5)
