@@ -106,8 +106,8 @@ def report(job: RaceJob, experiment: dict[str, Any], race: Race | Failed, say: L
         lanes = [] if isinstance(race, Failed) else [each for each in race.entries if each.finalist == index]
         sound = {lane.session: lane for lane in lanes if isinstance(lane.result, Measured)}
         if not sound:
-            failed = race if isinstance(race, Failed) else lanes[0].result
-            say(**row, failed=f"{failed.reason}: {failed.detail}")
+            failed = race if isinstance(race, Failed) else next((lane.result for lane in lanes), None)
+            say(**row, failed=f"{failed.reason}: {failed.detail}" if failed else "not raced")
             continue
         rival = best_rival(race, sound)
         row |= {

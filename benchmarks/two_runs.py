@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import os
 import subprocess
@@ -40,20 +41,21 @@ def tune(
     limit_s = tuning_s(arguments.limit, len(problems))
     cores = sorted(os.sched_getaffinity(0))
     half = len(cores) // len(cards)
-    running = []
-    for run, seed in enumerate(SEEDS):
-        place = run % len(cards)
-        running.append(
-            started(out, run, seed, cards[place], cores[place * half : (place + 1) * half], arguments)
-        )
-        if len(cards) == 1:
-            ends_s = share_end_s(run, time.monotonic() - began_s, limit_s)
-            wait(running[-1:], began_s + ends_s, folders, problems)
-            if not folders[run].answers():
-                print(f"run {run} answered nothing, so that there is nothing to compare", flush=True)
-                return
-    if len(cards) > 1:
-        wait(running, began_s + limit_s, folders, problems)
+    with contextlib.ExitStack() as alive:
+        running = []
+        for run, seed in enumerate(SEEDS):
+            place = run % len(cards)
+            one = started(out, run, seed, cards[place], cores[place * half : (place + 1) * half], arguments)
+            alive.callback(one.stop)
+            running.append(one)
+            if len(cards) == 1:
+                ends_s = share_end_s(run, time.monotonic() - began_s, limit_s)
+                wait(running[-1:], began_s + ends_s, folders, problems)
+                if not folders[run].answers():
+                    print(f"run {run} answered nothing, so that there is nothing to compare", flush=True)
+                    return
+        if len(cards) > 1:
+            wait(running, began_s + limit_s, folders, problems)
     print(f"both runs took {time.monotonic() - began_s:.0f} s", flush=True)
 
 
@@ -113,6 +115,16 @@ class Running:
     def passed_s(self) -> float:
         return time.monotonic() - self.began_s
 
+    def stop(self) -> None:
+        """Ends the run if it is alive, which writes what it has; after `END_S` however it is."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
     def tell(self) -> None:
         """Repeats what the run has said since the last time, in whole lines."""
         news = self.log.read_bytes()[self.told_bytes :]
@@ -130,13 +142,7 @@ def wait(running: list[Running], ends_s: float, folders: list[RunFolder], proble
             for each in running:
                 each.tell()
         is_late = one.process.poll() is None
-        if is_late:
-            one.process.terminate()
-            try:
-                one.process.wait(END_S)
-            except subprocess.TimeoutExpired:
-                one.process.kill()
-                one.process.wait()
+        one.stop()
         one.tell()
         how = f"stopped after {one.passed_s:.0f} s" if is_late else f"exit code {one.process.returncode}"
         for line in folders[one.run].stages(problems):

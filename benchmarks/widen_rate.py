@@ -89,7 +89,9 @@ def took_us(trace: Trace, flush: Callable[[], Any], call: Callable[[], Any], rou
     once()
     of_flush = len(trace(lambda: jax.block_until_ready(flush())))
     kernels = trace(lambda: [once() for _ in range(rounds)])
-    each = len(kernels) // rounds
+    each, lost = divmod(len(kernels), rounds)
+    if lost:
+        raise RuntimeError(f"CUPTI told of {len(kernels)} kernels in {rounds} equal rounds")
     calls = [kernels[start + of_flush : start + each] for start in range(0, len(kernels), each)]
     return float(np.median([sum(time_ms for _, time_ms in one) * 1e3 for one in calls]))
 

@@ -207,7 +207,7 @@ class CardWatch:
         if nvml is None:
             return Reading(sm_mhz=self._sm_mhz(spun), throttle=None, others=None, xids=None)
         # NVML answers while the card spins.
-        if time.monotonic() >= self._next_list_s:
+        if self._others or time.monotonic() >= self._next_list_s:  # a batch is repeated until nobody is seen
             self._next_list_s = time.monotonic() + PROCESS_INTERVAL_S
             others = nvml.others(nvml.processes())
             self._others = None if others is None else tuple(map(str, others))

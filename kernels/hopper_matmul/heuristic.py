@@ -58,7 +58,8 @@ _DEVICE_BYTES_PER_US = 4.3e6
 
 
 def heuristic_configs(problem: Problem, device: Device) -> Iterator[Config]:
-    """Yields up to `MOST` legal configurations, one a tile, the one with the least predicted time first.
+    """Yields up to `MOST` legal configurations, one a tile, the one with the least predicted time of the
+    likeliest first.
 
     Args:
         problem: The problem they are for; all of them are legal for it.

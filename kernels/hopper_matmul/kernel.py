@@ -40,7 +40,8 @@ def build(
         device: Its SM count sizes the grid of a persistent kernel.
         by_table: The function takes a third operand, what `tile_table` returns for any configuration that differs
             from this one in `grid_minor` and `raster_width` only, and walks the tiles as that one does.
-        interpret: Passed to `plgpu.kernel`; `plgpu.InterpretGPUParams` checks numbers and races on a CPU.
+        interpret: Passed to `plgpu.kernel`; `plgpu.InterpretGPUParams` checks numbers and races on a CPU. Where blocks
+            end with a row or a column, values are stored twice, the same ones, which it takes for a race.
 
     Raises:
         ValueError: The kernel does not compute this kind of problem, or a buffer of `config` cannot be.
@@ -88,22 +89,19 @@ def _as_loaded(
 
     What lies behind the columns of a row-major rhs may be anything: only columns that the result has not come of it.
     """
+    config, itemsize_bytes = geometry.config, rhs.dtype.itemsize
+    (rows, width), n = geometry.rhs.shape, geometry.problem.n
+    # What else XLA adds it would copy in the same go.
+    is_widened = geometry.problem.layout[1] == "n" and rhs.shape[-2] == rows and n < width
     if geometry.is_direct and geometry.problem.layout[1] == "n":
-        rhs = _in_whole_tiles(rhs, geometry.config.tile_n, interpret)
-    rows, width = geometry.rhs.shape
-    is_only_widened = rhs.shape[-2] == rows and rhs.shape[-1] < width and geometry.problem.layout[1] == "n"
-    if is_only_widened and can_fill(rhs.shape, rhs.dtype.itemsize):
+        if is_widened and can_widen(rhs.shape, itemsize_bytes, config.tile_n):
+            rhs = in_whole_tiles(rhs, config.tile_n, interpret=interpret)
+        else:
+            whole = (geometry.tiles_n - 1) * config.tile_n
+            rhs = jnp.concatenate([rhs[..., :whole], rhs[..., n - config.tile_n :]], axis=-1)
+    elif is_widened and can_fill(rhs.shape, itemsize_bytes):
         rhs = filled(rhs, width, interpret=interpret)
     return _padded_to(lhs, geometry.lhs.shape), _padded_to(rhs, geometry.rhs.shape)
-
-
-def _in_whole_tiles(rhs: jax.Array, tile_n: int, interpret: Any) -> jax.Array:
-    """Returns the tiles of a row-major rhs side by side, of which the last ends where n does."""
-    if can_widen(rhs.shape, rhs.dtype.itemsize, tile_n):
-        return in_whole_tiles(rhs, tile_n, interpret=interpret)
-    n = rhs.shape[-1]
-    whole = (-(-n // tile_n) - 1) * tile_n
-    return jnp.concatenate([rhs[..., :whole], rhs[..., n - tile_n :]], axis=-1)
 
 
 def _padded_to(operand: jax.Array, shape: tuple[int, int]) -> jax.Array:

@@ -15,10 +15,10 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from hopper_matmul.allocation import ACC_DTYPE, WG_AXIS, enter, scopes_at
 from hopper_matmul.exchange import give_back, own_sums, send_parts, stores
 from hopper_matmul.geometry import Geometry
+from hopper_matmul.lanes import lanes_layout, store_narrow
 from hopper_matmul.matrix import Matrix
 from hopper_matmul.scopes import Scope
 from hopper_matmul.walk import PARTS_AXIS, Tile, Walk, for_each_tile, tile_count
-from hopper_matmul.widen import lanes_layout, store_narrow
 
 
 @dataclass(frozen=True, kw_only=True)

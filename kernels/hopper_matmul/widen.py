@@ -1,7 +1,7 @@
 """Copies a large matrix whose rows do not fill 16 bytes into one whose rows do, at the rate of device memory.
 
-On an H200 3.8 TB/s of bytes read and written, where XLA's own copy of 4096x4097 or 1024x50257 reaches 3.2 and 3.3,
-and a copy of whole rows 4.3 (2026-11-30, benchmarks/widen_rate.py).
+On an H200 (2026-11-30, benchmarks/widen_rate.py, results/widen) 3.8 TB/s of bytes read and written, where XLA's own
+copy of 4096x4097 or 1024x50257 reaches 3.2 and 3.3.
 """
 
 from __future__ import annotations
@@ -14,30 +14,17 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.mosaic.gpu.fragmented_array import Tiling
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-LANES = 32  # of a warp, which moves so many times a vector of neighbouring elements at once
-WARPS = 4  # of a warpgroup, each with rows of its own
+from hopper_matmul.direct import LANES
+from hopper_matmul.lanes import WARPS, lanes_layout, store_narrow
+from hopper_matmul.matrix import filled_columns
+
 _WGS = 4  # of a CTA, each with a block of its own
 _LEAST_BYTES = 2**24  # of a matrix; less stays in L2, where XLA's copy is as good
 _VECTORS_A_THREAD = 32  # on their way at once
 _FILL_COLUMNS = 128  # of a block, where the rows are only filled
-_MOST_AGAIN = 0.1  # of a row, that its last block copies again: with more, XLA's copy is as good
-
-
-def lanes_layout(vector: int) -> Any:
-    """Returns the layout in which a warp has a row's neighbours, `vector` of them in each thread."""
-    tiles = Tiling(((WARPS, LANES * vector), (vector,)))
-    return plgpu.Layout.TILED(tiles, warp_dims=(-3,), lane_dims=(-2,), vector_dim=-1)
-
-
-def store_narrow(target: Any, values: jax.Array) -> None:
-    """Stores values from `lanes_layout` to device memory, a vector a thread at a time."""
-    if hasattr(plgpu, "store"):  # since jax 0.12, which would else refuse what is so narrow
-        plgpu.store(target, values, optimized=False)
-    else:
-        target[...] = values
+_MOST_AGAIN = 0.1  # of a row, that its last block copies again: with more, XLA's copy is no slower
 
 
 def can_widen(shape: tuple[int, ...], itemsize_bytes: int, columns: int) -> bool:
@@ -62,7 +49,8 @@ def filled(matrix: jax.Array, width: int, *, interpret: Any = None) -> jax.Array
 
 def can_fill(shape: tuple[int, ...], itemsize_bytes: int) -> bool:
     """Whether a matrix, or a batch of them, is so large that `filled` is worth it."""
-    return can_widen(shape, itemsize_bytes, _FILL_COLUMNS)
+    is_unfilled = filled_columns(shape[-1], itemsize_bytes) != shape[-1]
+    return is_unfilled and can_widen(shape, itemsize_bytes, _FILL_COLUMNS)
 
 
 def _vector(n: int, itemsize_bytes: int, columns: int) -> int:

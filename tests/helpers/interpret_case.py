@@ -19,7 +19,7 @@ from jax._src.pallas.mosaic.interpret import race_detection_state
 from jax._src.pallas.mosaic_gpu.interpret import gpu_callbacks, shared_memory
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from hopper_matmul import exchange, geometry, roles
+from hopper_matmul import exchange, geometry, roles, widen
 from hopper_matmul.config import Config
 from hopper_matmul.geometry import Geometry
 from hopper_matmul.hardware import KNOWN
@@ -46,7 +46,7 @@ def _see_bytes_one_way() -> None:
 
 
 def _let_results_be_stored_twice() -> None:
-    """Last tiles end where a result does that threads store, so that they and the ones before store the same bits."""
+    """Last tiles that threads store end where a matrix does, so that they and the ones before store the same bits."""
     check_write = race_detection_state.RaceDetectionState.check_write
     device_memory = shared_memory.get_memory_space_idx(plgpu.GMEM)
 
@@ -70,6 +70,9 @@ def main(case: dict) -> dict:
         _see_bytes_one_way()
         if problem.m % config.tile_m or problem.n % config.tile_n:
             _let_results_be_stored_twice()
+    if case.get("widens_all"):
+        widen._LEAST_BYTES = 0
+        _let_results_be_stored_twice()
     if case.get("without_awaiting_room"):
         exchange._await_room = roles.give_back = lambda *_: None
     lhs, rhs = (_split(each, case.get("leading")) for each in operands(problem, 0))

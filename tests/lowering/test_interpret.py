@@ -290,6 +290,23 @@ def test_warpgroups_that_take_turns_at_tiles_are_right_and_free_of_races(knobs, 
     )
 
 
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"edges": "pad"},
+        {"edges": "pad", "split_k": 2},
+        {"edges": "view", "wg_split": "n", "tile_n": 128},
+        {"edges": "pad", "swap_ab": True, "wg_split": "n", "tile_n": 128},
+        {"edges": "direct", "epi_n": 32},
+    ],
+    ids=str,
+)
+def test_what_lies_behind_the_columns_of_a_rhs_reaches_no_result(knobs):
+    # What the copy leaves unwritten is NaN here.
+    problem = {"m": 128, "n": 377, "k": 128}
+    assert_right(interpret(sm_count=2, knobs=knobs, problem=problem, widens_all=True))
+
+
 def test_parts_sent_before_those_of_the_tile_before_were_read_are_found():
     knobs = {"split_k": 2, "combine": "cluster"}
     done = interpreted({"sm_count": 4, "knobs": knobs, "without_awaiting_room": True})

@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from autotune.evaluate.guard import Guard, Reading, stands_out
+from autotune import gpuwatch
+from autotune.evaluate.guard import CardWatch, Guard, Reading, stands_out
 
 FINE = Reading(sm_mhz=1980.0, throttle=("gpu_idle",), others=(), xids=())
 
@@ -132,3 +133,38 @@ def test_a_new_job_begins_with_an_empty_record():
 
 def test_a_clock_is_not_judged_before_it_has_neighbours():
     assert stands_out(reading(sm_mhz=600.0), None) is None
+
+
+class ScriptedNvml:
+    """A card on which another process is seen the first time that it is asked for them, and never again."""
+
+    def __init__(self, uuid, **_):
+        self.asked = 0
+
+    def processes(self):
+        self.asked += 1
+
+    def others(self, _):
+        return ("pid 7 (train)",) if self.asked == 1 else ()
+
+    def throttle(self):
+        return ()
+
+    xids = throttle
+
+    def sm_mhz(self):
+        return 1980
+
+    def power_w(self):
+        return 500.0
+
+    temperature_c = sm_mhz
+
+
+def test_a_repeated_batch_is_judged_by_who_is_on_the_card_then(monkeypatch):
+    monkeypatch.setattr(gpuwatch, "GpuWatch", ScriptedNvml)
+    guard, runs = Guard(CardWatch("GPU-1")), itertools.count(1)
+    assert [guard(lambda: next(runs)) for _ in range(3)] == [2, 3, 4]
+    conditions = guard.conditions()
+    assert conditions.vetoes == ("another process on the card: pid 7 (train)",)
+    assert conditions.unsettled == ()
