@@ -56,6 +56,8 @@ def merge(paths: Sequence[Path]) -> Merged:
                 best[key], origin[key] = entry, (file.path, reason)
                 previous = file.raw[key].get("previous")
                 raw[key] = entry_to_json(entry) | ({"previous": previous} if previous else {})
+            else:
+                origin[key] = origin[key][0], f"that of {file.path} is not better"
     return Merged(device=files[0].device, raw=raw, origin=origin)
 
 

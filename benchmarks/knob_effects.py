@@ -44,7 +44,10 @@ def main() -> None:
     )
     parser.add_argument("--out", metavar="FILE", help="append each variant as a line of JSON")
     arguments = parser.parse_args()
-    experiments = json.loads(Path(arguments.experiments).read_text())
+    try:
+        experiments = json.loads(Path(arguments.experiments).read_text())
+    except (OSError, ValueError) as error:
+        parser.error(f"{arguments.experiments}: {error}")
     card, deadline, say = card_of(parser, TARGET), Deadline(arguments.seconds), Lines(arguments.out)
     formulations = () if arguments.alone else None
     jobs = {

@@ -22,6 +22,8 @@ import numpy as np
 from autotune.evaluate.cardtimer import cupti_trace
 from autotune.evaluate.session import Trace
 from autotune.evaluate.timing import FLUSH_BYTES
+from autotune.target import load_target
+from benchmarks.card import card_of
 from hopper_matmul import widen
 
 TILE = 128
@@ -52,6 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=20)
     rounds = parser.parse_args().rounds
+    card_of(parser, load_target("hopper_matmul"))
     trace = cupti_trace()
     flushed = jnp.ones(FLUSH_BYTES // 4, jnp.float32)
     flush = jax.jit(jnp.sum).lower(flushed).compile()

@@ -142,12 +142,18 @@ HARDWARE_RULES: tuple[Rule, ...] = (
         "run",
         None,
         lambda f: (
-            (f.turns > 1)
-            & (f.is_exchanged | f.c.scopes.shares_bytes | f.c.scopes.opens_in_loop | (f.c.persistent == 0))
+            (f.c.wg_split == "tile")
+            & (
+                (f.turns == 1)
+                | f.is_exchanged
+                | f.c.scopes.shares_bytes
+                | f.c.scopes.opens_in_loop
+                | (f.c.persistent == 0)
+            )
         ),
-        lambda f: (f.c.wg_split, f.c.scopes.name, f.c.combine, f.c.persistent),
-        "one part of k or combine=kernel, a plan with a ring of its own outside of the tile loop, persistent",
-        "warpgroups that take turns at tiles would meet at a barrier for each, or have no second tile",
+        lambda f: (f.c.compute_wgs, f.c.scopes.name, f.c.combine, f.c.persistent),
+        "two compute_wgs, no parts that a cluster adds, a ring of its own outside of the tile loop, persistent",
+        "warpgroups that take turns at tiles would meet at a barrier for each, or there is no second of either",
     ),
     rule(
         "pipeline",

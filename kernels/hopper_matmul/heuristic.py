@@ -65,12 +65,8 @@ def heuristic_configs(problem: Problem, device: Device) -> Iterator[Config]:
         problem: The problem they are for; all of them are legal for it.
         device: Its SM count decides how many tiles run at once.
     """
-    choices = []
-    for edges, tile in itertools.product(_edges(problem, device), _tiles(problem)):
-        for split_k in _splits(problem, device, *tile[:2]):
-            config = _config(problem, device, *tile, split_k, edges)
-            choices.append((predicted_us(problem, config, device), len(choices), config))
-    choices.sort()
+    edges = _edges(problem, device)
+    choices = _choices(problem, device, edges)
     near = sum(time_us <= _NEAR * choices[0][0] for time_us, *_ in choices)
     in_order = [config for *_, config in choices]
     seen: set[tuple[int, int, bool]] = set()
@@ -78,6 +74,19 @@ def heuristic_configs(problem: Problem, device: Device) -> Iterator[Config]:
     ranked = sorted(first, key=lambda config: predicted_us(problem, config, device))
     others = _one_a_tile(problem, device, in_order[near:], seen)
     yield from itertools.islice(itertools.chain(ranked, others), MOST)
+    if not seen:  # no view is legal
+        padded = [config for *_, config in _choices(problem, device, ("pad",))]
+        yield from itertools.islice(_one_a_tile(problem, device, padded, seen), MOST)
+
+
+def _choices(problem: Problem, device: Device, edges: Sequence[Edges]) -> list[tuple[float, int, Config]]:
+    """Returns configurations, legal or not, after their predicted time and number, the least time first."""
+    choices = []
+    for edge, tile in itertools.product(edges, _tiles(problem)):
+        for split_k in _splits(problem, device, *tile[:2]):
+            config = _config(problem, device, *tile, split_k, edge)
+            choices.append((predicted_us(problem, config, device), len(choices), config))
+    return sorted(choices)
 
 
 def _one_a_tile(
@@ -147,13 +156,15 @@ def _config(
         compute_wgs = min(3, max(1, tile_n // 64))
     wg_split = "n" if swap_ab or is_panelled or (tile_m < 128 and compute_wgs > 1) else "m"
     wg_n = tile_n // (compute_wgs if wg_split == "n" else 1)
-    epi_m = min(tile_m, 64)
+    staged_bytes = 4 if split_k > 1 else ITEMSIZE_BYTES[problem.out_dtype]  # of an element
+    widest = 128 // staged_bytes if edges == "view" else 64  # a view is one swizzle wide
+    epi_m = min(tile_m, widest if swap_ab and split_k > 1 else 64)
     # 32 where a swizzle of 64 columns does not clip the output's edge, or does not divide the tile
-    epi_n = 64 if swap_ab else min(64 if problem.n % 64 == 0 and wg_n % 64 == 0 else 32, wg_n)
+    epi_n = 64 if swap_ab else min(64 if problem.n % 64 == 0 and wg_n % 64 == 0 else 32, wg_n, widest)
     tile_k = _tile_k(problem)
-    staged_bytes = compute_wgs * 2 * epi_m * epi_n * (4 if split_k > 1 else ITEMSIZE_BYTES[problem.out_dtype])
+    staging_bytes = compute_wgs * 2 * epi_m * epi_n * staged_bytes
     slot_bytes = (tile_m + tile_n) * tile_k * ITEMSIZE_BYTES[problem.lhs_dtype]
-    slots = (device.smem_bytes_per_block - staged_bytes - _BARRIERS_BYTES) // slot_bytes
+    slots = (device.smem_bytes_per_block - staging_bytes - _BARRIERS_BYTES) // slot_bytes
     return Config(
         tile_m=tile_m,
         tile_n=tile_n,

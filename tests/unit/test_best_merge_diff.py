@@ -121,6 +121,12 @@ def test_files_of_two_kinds_of_device_are_not_merged(tmp_path):
         merge([first, second])
 
 
+def test_an_entry_that_stays_is_told_apart_from_one_that_is_alone(tmp_path):
+    first, second = best_file(tmp_path / "a", entry()), best_file(tmp_path / "b", entry(), entry(SMALL))
+    told = {path.parent.name: reason for path, reason in merge([first, second]).origin.values()}
+    assert told == {"a": f"that of {second} is not better", "b": "the only one"}
+
+
 def test_the_command_line_merges_into_a_file_that_can_be_read(tmp_path, capsys):
     first, second = best_file(tmp_path / "a", entry()), best_file(tmp_path / "b", entry(SMALL))
     output = tmp_path / "merged.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import numpy as np
@@ -11,6 +12,7 @@ from hopper_matmul.config import Config
 from hopper_matmul.cost import STEPS, explain, padding_us, predicted_us, soft_max
 from hopper_matmul.hardware import device_named
 from hopper_matmul.heuristic import heuristic_configs
+from hopper_matmul.legality import check
 from hopper_matmul.problem import Problem
 from hopper_matmul.rates import rates_of
 from hopper_matmul.space import space_of
@@ -240,6 +242,18 @@ def test_the_untuned_choice_of_a_k_major_rhs_has_as_many_columns_as_fill_the_dev
     best = next(heuristic_configs(problem(512, 5120, 5120, layout="nt"), DEVICE))
     assert (best.tile_m, best.tile_n) == (128, 160)
     assert next(heuristic_configs(problem(512, 5120, 5120), DEVICE)).tile_n != 160
+
+
+@pytest.mark.parametrize("layout", ["nn", "tn", "nt", "tt"])
+@pytest.mark.parametrize("out_dtype", ["bfloat16", "float32"])
+def test_every_problem_has_an_untuned_choice(layout, out_dtype):
+    for m, n, k in itertools.product(
+        (1, 9, 65, 300, 4097), (1, 7, 64, 192, 300, 4097), (1, 512, 10001, 65536)
+    ):
+        p = problem(m, n, k, layout=layout, out_dtype=out_dtype)
+        first = next(heuristic_configs(p, DEVICE), None)
+        assert first is not None, p
+        assert check(p, first, DEVICE) == (), p
 
 
 def test_untuned_choices_are_ranked_once_they_are_refined():
