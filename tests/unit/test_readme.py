@@ -31,7 +31,7 @@ def test_the_main_command_is_one_line_that_installs_and_runs_a_config_that_exist
 
 def test_the_config_of_the_readme_is_a_good_one(tmp_path):
     (text,) = blocks("yaml")
-    (tmp_path / "suites").symlink_to(ROOT / "configs" / "suites")
+    (tmp_path / "my_shapes.csv").symlink_to(ROOT / "configs" / "suites" / "dev.csv")
     (tmp_path / "run.yaml").write_text(text)
     config = load_run_config(tmp_path / "run.yaml")
     assert (config.name, len(config.problems) > 60) == ("my_model", True)

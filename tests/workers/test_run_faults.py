@@ -14,6 +14,8 @@ from pathlib import Path
 import optuna
 import pytest
 
+from autotune.evaluate.timing import NOMINAL_US
+from tests.helpers.fake_target import REFERENCE_US
 from tests.helpers.fault_target import EVERY, FAULTS, fault_of, tune
 from tests.helpers.pools import children, is_alive, wait_until
 
@@ -60,8 +62,10 @@ def assert_all_recorded(folder: Path, variants: int) -> None:
     assert sorted(trials) == list(range(variants))
     for variant, trial in trials.items():
         fault = fault_of(variant)
-        # ScriptedTimer: variant v takes 10 + v us. A faulty one has a reason, and no time at all.
-        expected = (10.0 + variant, None) if fault == "good" else (None, REASON[fault])
+        # ScriptedTimer: variant v takes 10 + v us beside a fixed kernel of REFERENCE_US, the unit of its score.
+        # A faulty one has a reason, and no time at all.
+        score_us = pytest.approx((10.0 + variant) * NOMINAL_US["read"] / REFERENCE_US)
+        expected = (score_us, None) if fault == "good" else (None, REASON[fault])
         assert (trial.value, trial.user_attrs.get("reason")) == expected, (variant, fault)
 
 
