@@ -2,7 +2,7 @@
 
     PYTHONPATH=.:kernels python benchmarks/widen_rate.py [--rounds 20]
 
-Kernel durations by CUPTI, both in turn in one process, the caches flushed by reads before each; a row for each matrix.
+Kernel durations by CUPTI, both in every round, the caches flushed by reads before each call; a row for each matrix.
 The exit code is 0 where the kernel is the faster one for all that it takes, see `widen.can_widen`.
 """
 
@@ -12,16 +12,15 @@ import argparse
 import functools
 import json
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from autotune.evaluate.cardtimer import cupti_trace
-from autotune.evaluate.session import Trace
-from autotune.evaluate.timing import FLUSH_BYTES
+from autotune.evaluate.cardtimer import card_timer
+from autotune.evaluate.timing import CuptiTimer, Lane
+from autotune.seam import MeasureProtocol
 from autotune.target import load_target
 from benchmarks.card import card_of
 from hopper_matmul import widen
@@ -54,49 +53,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=20)
     rounds = parser.parse_args().rounds
-    card_of(parser, load_target("hopper_matmul"))
-    trace = cupti_trace()
-    flushed = jnp.ones(FLUSH_BYTES // 4, jnp.float32)
-    flush = jax.jit(jnp.sum).lower(flushed).compile()
-    rows = [measured(*matrix, rounds, trace, lambda: flush(flushed)) for matrix in MATRICES]
+    card = card_of(parser, load_target("hopper_matmul"))
+    timer = card_timer(card.gpu.uuid)
+    timer.prepare()
+    rows = [measured(*matrix, rounds, timer.cupti) for matrix in MATRICES]
     sys.exit(0 if all(row["is_right"] and (row["is_faster"] or not row["is_taken"]) for row in rows) else 1)
 
 
-def measured(
-    rows: int, n: int, width: int | None, rounds: int, trace: Trace, flush: Callable[[], Any]
-) -> dict[str, Any]:
+def measured(rows: int, n: int, width: int | None, rounds: int, timer: CuptiTimer) -> dict[str, Any]:
     """Returns what both copies of one matrix took, and prints it."""
     matrix = jax.random.normal(jax.random.key(n), (rows, n), jnp.bfloat16)
-    lanes = {
+    copies = {
         name: jax.jit(copy, static_argnums=1).lower(matrix, width).compile()
         for name, copy in (("kernel", by_kernel), ("xla", by_xla))
     }
-    ours, theirs = (np.asarray(copy(matrix))[:, : width and n] for copy in lanes.values())
+    ours, theirs = (np.asarray(copy(matrix))[:, : width and n] for copy in copies.values())
     row: dict[str, Any] = {"matrix": [rows, n], "filled_to": width, "is_right": bool((ours == theirs).all())}
-    for name, copy in lanes.items():
-        time_us = took_us(trace, flush, functools.partial(copy, matrix), rounds)
-        row |= {f"{name}_us": round(time_us, 2), f"{name}_tb_s": round(2 * matrix.nbytes / time_us / 1e6, 2)}
+    lanes = [
+        Lane(name=name, call=functools.partial(copy, matrix), digest=name, is_kept=True)
+        for name, copy in copies.items()
+    ]
+    for lane, sampled in zip(lanes, timer.race(lanes, MeasureProtocol(), rounds, lambda: None), strict=True):
+        time_us = float(np.median(sampled.samples_us))
+        row |= {
+            f"{lane.name}_us": round(time_us, 2),
+            f"{lane.name}_tb_s": round(2 * matrix.nbytes / time_us / 1e6, 2),
+        }
     row["is_faster"] = row["kernel_us"] < row["xla_us"]
     row["is_taken"] = widen.can_fill((rows, n), 2) if width else widen.can_widen((rows, n), 2, TILE)
     print(json.dumps(row), flush=True)
     return row
-
-
-def took_us(trace: Trace, flush: Callable[[], Any], call: Callable[[], Any], rounds: int) -> float:
-    """Returns the median duration of all kernels of a call, us."""
-
-    def once() -> None:
-        flush()
-        jax.block_until_ready(call())
-
-    once()
-    of_flush = len(trace(lambda: jax.block_until_ready(flush())))
-    kernels = trace(lambda: [once() for _ in range(rounds)])
-    each, lost = divmod(len(kernels), rounds)
-    if lost:
-        raise RuntimeError(f"CUPTI told of {len(kernels)} kernels in {rounds} equal rounds")
-    calls = [kernels[start + of_flush : start + each] for start in range(0, len(kernels), each)]
-    return float(np.median([sum(time_ms for _, time_ms in one) * 1e3 for one in calls]))
 
 
 if __name__ == "__main__":

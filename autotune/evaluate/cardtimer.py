@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from autotune.evaluate.heldtime import HeldTime
-from autotune.evaluate.session import Kernels, Trace
+from autotune.evaluate.session import Kernels
 from autotune.evaluate.timing import FLUSH_BYTES, CuptiTimer, Lane, Sampled
 from autotune.evaluate.walltime import CardClock, WallTimer
 from autotune.seam import MeasureProtocol
@@ -78,9 +78,11 @@ def card_timer(uuid: str) -> CardTimer:
     """
     import jax
     import jax.numpy as jnp
+    from jax.experimental.mosaic.gpu import profiler
 
     from autotune.evaluate.spin import HOLD_CYCLES, STAMP_CYCLES, between_s, spin_program
 
+    extension = profiler.mosaic_gpu_lib._mosaic_gpu_ext
     buffer = jax.ShapeDtypeStruct((FLUSH_BYTES // 4,), jnp.float32)
     square = jax.ShapeDtypeStruct((PRODUCT_SIZE, PRODUCT_SIZE), jnp.bfloat16)
     programs: dict[str, Any] = {}
@@ -105,26 +107,6 @@ def card_timer(uuid: str) -> CardTimer:
     def product() -> Any:
         return programs["product"](once("draw"), once("draw"))
 
-    cupti = CuptiTimer(cupti_trace(), flush, prepare, product, jax.block_until_ready)
-    card = CardClock(
-        hold=lambda: programs["hold"](),
-        stamp=lambda: programs["stamp"](),
-        is_over=lambda mark: mark.is_ready(),
-        between_s=between_s,
-    )
-    wall = WallTimer(jax.block_until_ready, energy_counter(uuid), card=card)
-    return CardTimer(cupti, wall, _measured_ceilings)
-
-
-def cupti_trace() -> Trace:
-    """Returns a function that runs another and returns the kernels that were launched on this process's GPU meanwhile.
-
-    Nothing else may profile here: CUPTI takes one subscriber.
-    """
-    from jax.experimental.mosaic.gpu import profiler
-
-    extension = profiler.mosaic_gpu_lib._mosaic_gpu_ext
-
     def trace(run: Callable[[], Any]) -> Kernels:
         extension._cupti_init()
         try:
@@ -134,7 +116,15 @@ def cupti_trace() -> Trace:
             kernels = extension._cupti_get_timings(False)
         return list(kernels)
 
-    return trace
+    cupti = CuptiTimer(trace, flush, prepare, product, jax.block_until_ready)
+    card = CardClock(
+        hold=lambda: programs["hold"](),
+        stamp=lambda: programs["stamp"](),
+        is_over=lambda mark: mark.is_ready(),
+        between_s=between_s,
+    )
+    wall = WallTimer(jax.block_until_ready, energy_counter(uuid), card=card)
+    return CardTimer(cupti, wall, _measured_ceilings)
 
 
 def energy_counter(uuid: str) -> Callable[[], float | None]:

@@ -46,7 +46,7 @@ def _has_odd_columns(f: Facts) -> Any:
     if is_odd is not False:  # one configuration whose tile is as wide as it should be has no more to know
         is_odd = is_odd & (_begins_at_zero(f) == 0)
     is_odd_inside = (of_warpgroup % f.out_swizzle_columns != 0) & (of_warpgroup != of_tile)
-    return (is_odd | is_odd_inside) & (f.out_view == 0) & (f.is_direct == 0)
+    return (is_odd | is_odd_inside) & (f.out_view == 0) & (f.c.edges != "direct")
 
 
 def _begins_at_zero(f: Facts) -> Any:

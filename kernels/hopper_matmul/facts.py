@@ -36,7 +36,6 @@ class Facts:
         "exchange_columns",
         "exchange_groups",
         "first_k_of_last_part",
-        "is_direct",
         "is_exchanged",
         "is_stored_in_parts",
         "lhs_columns",
@@ -106,7 +105,6 @@ class Facts:
             self.lhs_view = is_lhs_viewed(problem, config.edges, self.swizzle)
             self.rhs_view = is_rhs_viewed(problem, config.edges, self.swizzle)
             self.out_view = is_result_viewed(config.edges, out_stored, self.out_swizzle, out_size)
-        self.is_direct = config.edges == "direct"
         slot_bytes = stages * tile_k * size  # of one row of lhs or column of rhs
         ring_bytes = aligned(slot_bytes * tile_m) + aligned(slot_bytes * tile_n)
         self.pieces = (wg_m // epi_m) * (wg_n // epi_n)

@@ -148,6 +148,11 @@ class Geometry:
         return self.config.edges == "direct"
 
     @property
+    def has_whole_tiles(self) -> bool:
+        """Whether the rhs is copied as whole tiles side by side, the last one as it is stored."""
+        return self.is_direct and self.problem.layout[1] == "n"
+
+    @property
     def store_vector(self) -> int:
         """Neighbouring elements that a thread stores at once: as are aligned in any row and leave no lane out."""
         return math.gcd(vector_of(self.problem), self.config.epi_n // LANES)
@@ -171,9 +176,8 @@ class Geometry:
         """The rhs in memory."""
         p, c = self.problem, self.config
         is_turned = p.layout[1] == "t"
-        has_ends = self.is_direct and not is_turned  # copied so that its last tile ends where n does
         return self._operand(
-            (p.k, self.tiles_n * c.tile_n if has_ends else p.n),
+            (p.k, self.tiles_n * c.tile_n if self.has_whole_tiles else p.n),
             (c.tile_k, c.tile_n),
             (c.tile_k, self.wg_n),
             is_turned=is_turned,

@@ -58,8 +58,7 @@ _DEVICE_BYTES_PER_US = 4.3e6
 
 
 def heuristic_configs(problem: Problem, device: Device) -> Iterator[Config]:
-    """Yields up to `MOST` legal configurations, one a tile, the one with the least predicted time of the
-    likeliest first.
+    """Yields up to `MOST` legal configurations, one a tile, the fastest of the likeliest first.
 
     Args:
         problem: The problem they are for; all of them are legal for it.
@@ -102,9 +101,9 @@ def _one_a_tile(
 
 
 def _edges(problem: Problem, device: Device) -> tuple[Edges, ...]:
-    """Returns whether to copy matrices that TMA cannot clip, or to view them: it is slower, but copies nothing.
+    """Returns what is worth a try: a view of what TMA cannot clip where copies cost more than it loses, else copies.
 
-    And whether threads may store the result.
+    And a direct store where the result can have one.
     """
     if not odd_matrices(problem):
         return ("pad",)

@@ -93,7 +93,7 @@ def _as_loaded(
     (rows, width), n = geometry.rhs.shape, geometry.problem.n
     # What else XLA adds it would copy in the same go.
     is_widened = geometry.problem.layout[1] == "n" and rhs.shape[-2] == rows and n < width
-    if geometry.is_direct and geometry.problem.layout[1] == "n":
+    if geometry.has_whole_tiles:
         if is_widened and can_widen(rhs.shape, itemsize_bytes, config.tile_n):
             rhs = in_whole_tiles(rhs, config.tile_n, interpret=interpret)
         else:

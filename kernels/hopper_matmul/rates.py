@@ -111,7 +111,8 @@ _H200 = Rates(
     cluster_us=0.262,
     add_us=1.53,
     add_bytes=6010000.0,
-    # None of those exchanged parts: these two are from 22 configurations of two parts, each with both ways of adding.
+    # None of those exchanged parts, or was stored by threads, of which direct_elements is a guess; these two are from
+    # 22 configurations of two parts, each with both ways of adding.
     exchange_us=2.0,
     exchange_bytes=30000.0,
     pad_us=1.97,

@@ -60,8 +60,15 @@ def _barrier_of(geometry: Geometry, wg: Any, slot: jax.Array) -> jax.Array:
     return slot if geometry.turns == 1 else wg * geometry.config.stages + slot
 
 
-def _wg_of(geometry: Geometry, tile: jax.Array) -> Any:
-    """Returns whose turn a tile of a CTA is, by its number."""
+def _barrier_at(geometry: Geometry, step: jax.Array, slot: jax.Array) -> jax.Array:
+    """Returns the number of a slot's barrier at a step, counted through all tiles of a CTA."""
+    if geometry.turns == 1:
+        return slot
+    return _barrier_of(geometry, _whose_turn(geometry, lax.div(step, jnp.int32(geometry.k_steps))), slot)
+
+
+def _whose_turn(geometry: Geometry, tile: jax.Array) -> Any:
+    """Returns the warpgroup that computes a tile of a CTA, by the tile's number; 0 where all do."""
     return 0 if geometry.turns == 1 else lax.rem(tile, jnp.int32(geometry.turns))
 
 
@@ -98,7 +105,7 @@ def _load_steps(geometry: Geometry, operands: Operands, refs: dict[str, Any], ti
     part = lax.axis_index(PARTS_AXIS) if geometry.exchanges_parts else part
     first_step = part * geometry.k_steps
     first_row, first_column = _origin(geometry, tile)
-    if geometry.is_direct and not is_rhs_turned:  # copied as whole tiles
+    if geometry.has_whole_tiles:
         first_column = tile.n_index * config.tile_n
     lhs_product = product if geometry.problem.lhs_batch > 1 else None
     rhs_product = product if geometry.problem.rhs_batch > 1 else None
@@ -109,14 +116,12 @@ def _load_steps(geometry: Geometry, operands: Operands, refs: dict[str, Any], ti
         _load_tile, geometry.rhs, operands.rhs, rhs_product, "cluster_m" if config.cluster_m > 1 else None
     )
 
-    def await_return(number: jax.Array, slot: jax.Array) -> None:
-        wg = _wg_of(geometry, lax.div(number, jnp.int32(geometry.k_steps)))
-        plgpu.barrier_wait(consumed.at[_barrier_of(geometry, wg, slot)])
-
     def load_step(step: jax.Array, slot: jax.Array) -> jax.Array:
         number = tile.local * geometry.k_steps + step
-        pl.when(number >= config.stages)(lambda: await_return(number - config.stages, slot))
-        filled = full.at[_barrier_of(geometry, _wg_of(geometry, tile.local), slot)]
+        pl.when(number >= config.stages)(
+            lambda: plgpu.barrier_wait(consumed.at[_barrier_at(geometry, number - config.stages, slot)])
+        )
+        filled = full.at[_barrier_of(geometry, _whose_turn(geometry, tile.local), slot)]
         depth = (first_step + step) * config.tile_k
         load_lhs(lhs_ring.at[slot], filled, *_turned(is_lhs_turned, first_row, depth))
         load_rhs(rhs_ring.at[slot], filled, *_turned(is_rhs_turned, depth, first_column))
@@ -164,8 +169,7 @@ def _await_peers(geometry: Geometry, refs: dict[str, Any]) -> None:
     first = lax.max(steps - config.stages, jnp.int32(0))
 
     def await_slot(step: jax.Array, carry: None) -> None:
-        wg = _wg_of(geometry, lax.div(step, jnp.int32(geometry.k_steps)))
-        barrier = _barrier_of(geometry, wg, lax.rem(step, config.stages))
+        barrier = _barrier_at(geometry, step, lax.rem(step, config.stages))
         plgpu.barrier_wait(refs["barriers"]["consumed"].at[barrier])
         return carry
 
@@ -201,7 +205,7 @@ def compute_role(geometry: Geometry, operands: Operands, refs: dict[str, Any]) -
     def in_turn(refs: dict[str, Any], tile: Tile) -> None:
         compute = functools.partial(compute_tile, refs, tile)
         if geometry.turns > 1:
-            pl.when(_wg_of(geometry, tile.local) == lax.axis_index(WG_AXIS))(compute)
+            pl.when(_whose_turn(geometry, tile.local) == lax.axis_index(WG_AXIS))(compute)
         else:
             compute()
 
