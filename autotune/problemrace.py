@@ -64,10 +64,13 @@ class ProblemRaces:
     def first(self, ledger: Ledger, screened: Screened) -> tuple[list[Mapping[str, Any]], RaceJob] | None:
         """Returns the racers of the race that `winner` begins with, and its job; None where it needs none."""
         survivors = _survivors(screened)
-        racers = [knobs for knobs, _ in survivors[: first_batch(survivors, self._config.race.finalists)]]
+        racers = [knobs for knobs, _ in survivors[: self._first_batch(survivors)]]
         if not racers or self._recorded(ledger, racers) is not None:
             return None
         return racers, self._job(ledger, racers)
+
+    def _first_batch(self, survivors: Any) -> int:
+        return first_batch(survivors, self._config.race.finalists, in_chain=self._protocol.timer == "chain")
 
     def record(self, ledger: Ledger, racers: list[Mapping[str, Any]], race: Race | Failed) -> Race | Failed:
         """Records a race and returns it."""
@@ -85,7 +88,7 @@ class ProblemRaces:
         survivors = _survivors(screened)
         most = self._config.race.finalists
         lost: list[Failed] = []
-        start, end = 0, first_batch(survivors, most)
+        start, end = 0, self._first_batch(survivors)
         while start < len(survivors):
             batch = [knobs for knobs, _ in survivors[start:end]]
             race = self.race(ledger, batch)

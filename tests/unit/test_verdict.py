@@ -189,6 +189,8 @@ def test_all_whose_interval_reaches_the_best_race_at_most_a_set_number():
     assert first_batch(ranked, 2) == 2
     assert first_batch(ranked[:2], 6) == 2
     assert first_batch([], 6) == 0
+    # In a chain lanes 0.2 us further race too: up to a middle of 11.1.
+    assert first_batch(ranked, 6, in_chain=True) == 5
 
 
 def test_finalists_are_ranked_by_what_drift_leaves():
