@@ -175,6 +175,10 @@ def best_folders() -> tuple[Path, ...]:
     return (*folders, package / "_results" / "best")
 
 
+# By so much the cost model may misjudge one of two configurations beside the other; a neighbour's was measured.
+_MODEL_ERROR = 0.05
+
+
 class _Search:
     """One lookup, and the paths whose change makes its answer stale."""
 
@@ -184,6 +188,7 @@ class _Search:
         self.key = entry_key(target.name, problem)
         self.watched: dict[str, object] = {}  # with the stamps from before they were read
         self.device = self._device(kind, is_named)
+        self._untuned_by_device: dict[Any, Any] = {}
 
     def answer(self, policy: str) -> Best | Heuristic:
         if policy not in ("nearest", "exact"):
@@ -267,10 +272,10 @@ class _Search:
         return None
 
     def _best(self, file: BestFile, entry: BestEntry, match: Match) -> Best | None:
-        """Returns the entry as an answer; None where its configuration is not legal for the asked problem."""
+        """Returns the entry as an answer; None where its kernel is not legal, or not good, for the asked problem."""
         device = self.device or self._device(file.device["kind"], is_named=False)
         config = entry.config
-        if device is None or (config is not None and self.target.check(self.problem, config, device)):
+        if device is None or (config is not None and not self._serves(entry, device)):
             config = None
         time_us = entry.xla_us if entry.backend == "xla" else entry.kernel_us
         if (entry.backend == "kernel" and config is None) or time_us is None:
@@ -290,12 +295,34 @@ class _Search:
             path=file.path,
         )
 
+    def _serves(self, entry: BestEntry, device: Any) -> bool:
+        """Returns whether an entry's configuration, maybe of a neighbour, is legal and good for the asked problem."""
+        if self.target.check(self.problem, entry.config, device):
+            return False
+        return entry.problem == self.problem or not self._is_behind(entry.config, device)
+
+    def _is_behind(self, config: Any, device: Any) -> bool:
+        """Returns whether the cost model finds a neighbour's configuration slower than the untuned choice.
+
+        Its tiles may fill the SMs of the problem that it was tuned for, and take one more turn here.
+        """
+        predicted_us = getattr(self.target, "predicted_us", None)
+        untuned = self._untuned(device)
+        if predicted_us is None or untuned is None:
+            return False
+        least_us = (1 + _MODEL_ERROR) * predicted_us(self.problem, untuned, device)
+        return predicted_us(self.problem, config, device) > least_us
+
+    def _untuned(self, device: Any) -> Any | None:
+        if device not in self._untuned_by_device:
+            knobs = self.target.heuristic_config(self.problem, device)
+            config = None if knobs is None else self.target.config_from_knobs(knobs)
+            self._untuned_by_device[device] = config
+        return self._untuned_by_device[device]
+
     def _heuristic(self) -> Heuristic:
-        device = self.device or self.target.device_named(machine.REFERENCE_KIND)
-        knobs = self.target.heuristic_config(self.problem, device)
-        if knobs is None:
-            return Heuristic(config=None, backend="xla")
-        return Heuristic(config=self.target.config_from_knobs(knobs), backend="kernel")
+        config = self._untuned(self.device or self.target.device_named(machine.REFERENCE_KIND))
+        return Heuristic(config=config, backend="xla" if config is None else "kernel")
 
 
 def _read(path: str) -> Iterator[BestFile]:

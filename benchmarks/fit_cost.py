@@ -55,6 +55,7 @@ START = Rates(
     copy_us=0.02,
     sm_read_bytes=1e5,
     l2_bytes=7e6,
+    line_parts=2.0,
     outside_bytes=2e6,
     latency_us=0.5,
     miss_us=0.5,

@@ -16,7 +16,7 @@ from hopper_matmul.config import Config, Edges
 from hopper_matmul.direct import is_result_unfilled, vector_of
 from hopper_matmul.facts import chosen, lesser
 from hopper_matmul.hardware import Device
-from hopper_matmul.matrix import filled_columns, odd_matrices, stored_matrices, swizzle_of
+from hopper_matmul.matrix import copied_columns, filled_columns, odd_matrices, stored_matrices, swizzle_of
 from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
 from hopper_matmul.rates import Rates, rates_of
 from hopper_matmul.scopes import PLANS, ScopePlan
@@ -162,7 +162,9 @@ def terms(problem: Problem, c: Any, drained: Any, device: Device, rates: Rates) 
     smem = moved * (128 / swizzle) ** rates.narrow / rates.sm_smem_bytes
     read = step_bytes * (128 / swizzle) ** rates.narrow_read / rates.sm_read_bytes
     from_l2 = (c.tile_m / c.cluster_n + c.tile_n / c.cluster_m) * c.tile_k * size
-    requested = from_l2 * at_once * ctas  # by all CTAs in a step
+    lhs_lines, rhs_lines = _lines(p, c.edges, rates)
+    lines = (c.tile_m / c.cluster_n * lhs_lines + c.tile_n / c.cluster_m * rhs_lines) * c.tile_k * size
+    requested = lines * at_once * ctas  # by all CTAs in a step
     read_bytes, stored_bytes = _hbm_bytes(p, c, in_m, in_n, at_once, size, out_size * stored_parts)
     missed = lesser(read_bytes / (steps * clusters * ctas * from_l2), 1)  # share of what is asked of L2
     latency = (
@@ -231,6 +233,16 @@ def _loads(p: Problem, c: Any, wg_m: Any, wg_n: Any, size: int) -> tuple[Any, An
     rhs_panels = (c.tile_n if rhs_is_upright else c.tile_k) * size / swizzle
     lhs_copies = chosen(is_lhs_viewed(p, c.edges, swizzle), lhs_panels, 1)
     return swizzle, lhs_copies + chosen(is_rhs_viewed(p, c.edges, swizzle), rhs_panels, 1)
+
+
+def _lines(p: Problem, edges: Any, rates: Rates) -> tuple[Any, Any]:
+    """Returns how much more than their bytes the tiles of lhs and rhs ask of L2, where rows begin within a line."""
+    (lhs, size, _), (rhs, _, _), _ = stored_matrices(p)
+    is_copied_whole = edges == "pad"
+    return tuple(
+        chosen(is_copied_whole | (copied_columns(columns, size) * size % 128 == 0), 1, rates.line_parts)
+        for _, columns in (lhs, rhs)
+    )
 
 
 def _hbm_bytes(

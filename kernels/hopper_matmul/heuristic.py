@@ -19,6 +19,7 @@ from hopper_matmul.scopes import PLANS
 # CTA tiles from large, which read the fewest bytes from L2 for a product, to small, which spread over more SMs.
 _TILES = (
     (256, 192),
+    (192, 192),
     (128, 256),
     (256, 128),
     (128, 192),
@@ -31,6 +32,11 @@ _TILES = (
 _K_MAJOR_TILES = ((128, 160), (128, 224))  # of a row-major rhs their swizzle would be narrow
 _FLAT_TILES = ((64, 256), (64, 192), (64, 128), (64, 64))  # all of a skinny problem's rows in one tile
 _SWAPPED_WIDTHS = (256, 128, 64)
+_FITTING = (64, 256)  # least and most rows of tiles that are made to fit m
+_FEW = 16  # tiles along m: of more, one that is partly empty costs little
+_MOST_FITTING = 20
+_FITTING_WIDTHS = (64, 128, 192, 256)
+_COUNTED = 8  # tiles of 128x128 an SM: of more, it matters little how they fill the last turn
 _PANEL_TILES = ((256, 128), (128, 128), (64, 128))
 _SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
 LEAST_K = 256  # of a part of k; with less a CTA does little but start and end
@@ -47,6 +53,8 @@ _REFINEMENTS = (
     {"combine": "cluster"},
     {"cluster_m": 2},
     {"cluster_n": 2},
+    {"cluster_m": 4},
+    {"cluster_n": 4},
     {"wg_split": "tile"},
     {"delay_release": 1},
     {"persistent": False},
@@ -69,7 +77,7 @@ def heuristic_configs(problem: Problem, device: Device) -> Iterator[Config]:
     near = sum(time_us <= _NEAR * choices[0][0] for time_us, *_ in choices)
     in_order = [config for *_, config in choices]
     seen: set[tuple[int, int, bool]] = set()
-    first = _one_a_tile(problem, device, in_order[:near], seen)
+    first = itertools.islice(_one_a_tile(problem, device, in_order[:near], seen), MOST)
     ranked = sorted(first, key=lambda config: predicted_us(problem, config, device))
     others = _one_a_tile(problem, device, in_order[near:], seen)
     yield from itertools.islice(itertools.chain(ranked, others), MOST)
@@ -81,7 +89,7 @@ def heuristic_configs(problem: Problem, device: Device) -> Iterator[Config]:
 def _choices(problem: Problem, device: Device, edges: Sequence[Edges]) -> list[tuple[float, int, Config]]:
     """Returns configurations, legal or not, after their predicted time and number, the least time first."""
     choices = []
-    for edge, tile in itertools.product(edges, _tiles(problem)):
+    for edge, tile in itertools.product(edges, _tiles(problem, device)):
         for split_k in _splits(problem, device, *tile[:2]):
             config = _config(problem, device, *tile, split_k, edge)
             choices.append((predicted_us(problem, config, device), len(choices), config))
@@ -114,7 +122,28 @@ def _edges(problem: Problem, device: Device) -> tuple[Edges, ...]:
     return (edges, "direct") if is_result_unfilled(problem) else (edges,)
 
 
-def _tiles(problem: Problem) -> list[tuple[int, int, bool]]:
+def _fitting_tiles(problem: Problem, device: Device) -> list[tuple[int, int]]:
+    """Returns rows and columns of swapped tiles of which a number fits m, those that leave the SMs the least work.
+
+    Rows go in steps of 8, as WGMMA's columns do, and of 32, which are the columns of a view of float32 parts.
+    """
+    if -(-problem.m // 128) * -(-problem.n // 128) * problem.batch > _COUNTED * device.sm_count:
+        return []
+    least, most = _FITTING
+    numbers = range(-(-problem.m // most), min(problem.m // least, _FEW) + 1)
+    sizes = {-(-problem.m // (step * tiles)) * step for tiles in numbers for step in (8, 32)}
+
+    def busiest(tile: tuple[int, int]) -> tuple[float, int]:
+        rows, columns = tile
+        tiles = -(-problem.m // rows) * -(-problem.n // columns) * problem.batch
+        parts = min(max(1, device.sm_count // tiles), max(1, problem.k // LEAST_K))
+        return -(-tiles * parts // device.sm_count) * rows * columns / parts, rows
+
+    tiles = itertools.product(sorted(size for size in sizes if size % least), _FITTING_WIDTHS)
+    return sorted(tiles, key=busiest)[:_MOST_FITTING]
+
+
+def _tiles(problem: Problem, device: Device) -> list[tuple[int, int, bool]]:
     """Returns tile_m, tile_n and swap_ab of what is worth a try."""
     if problem.m > SKINNY_M:
         tiles = [(*tile, False) for tile in _TILES]
@@ -123,8 +152,8 @@ def _tiles(problem: Problem) -> list[tuple[int, int, bool]]:
         if odd_matrices(problem) and problem.layout[1] == "n":
             # A row-major rhs with odd edges is read a panel of 64 columns at a time: as rows of the accumulator.
             tiles += [(*tile, True) for tile in _PANEL_TILES if tile[0] < 2 * problem.m]
-        return tiles
-    rows = next(rows for rows in (8, 16, 32, 64) if problem.m <= rows)
+        return tiles + [(*tile, True) for tile in _fitting_tiles(problem, device)]
+    rows = -(-problem.m // 8) * 8
     return [(*tile, False) for tile in _FLAT_TILES] + [(rows, width, True) for width in _SWAPPED_WIDTHS]
 
 
@@ -150,14 +179,21 @@ def _config(
     problem: Problem, device: Device, tile_m: int, tile_n: int, swap_ab: bool, split_k: int, edges: Edges
 ) -> Config:
     compute_wgs = 2 if tile_m * tile_n >= 128 * 64 or (swap_ab and tile_n >= 128) else 1
+    rows = tile_n if swap_ab else tile_m  # of the accumulator
+    if rows == 192:
+        compute_wgs = 3  # of 64 rows each
+    elif swap_ab and rows == 64:
+        compute_wgs = 1
     is_panelled = edges == "view" and problem.layout[1] == "n" and problem.n % 64 != 0
     if is_panelled:
         compute_wgs = min(3, max(1, tile_n // 64))
     wg_split = "n" if swap_ab or is_panelled or (tile_m < 128 and compute_wgs > 1) else "m"
     wg_n = tile_n // (compute_wgs if wg_split == "n" else 1)
     staged_bytes = 4 if split_k > 1 else ITEMSIZE_BYTES[problem.out_dtype]  # of an element
-    widest = 128 // staged_bytes if edges == "view" else 64  # a view is one swizzle wide
-    epi_m = min(tile_m, widest if swap_ab and split_k > 1 else 64)
+    # A view is one swizzle wide; and float32 sums of parts leave little room.
+    widest = 128 // staged_bytes if edges == "view" or split_k > 1 else 64
+    is_fitting = swap_ab and tile_m % (widest if split_k > 1 else 64) != 0
+    epi_m = _staged_rows(tile_m) if is_fitting else min(tile_m, widest if swap_ab and split_k > 1 else 64)
     # 32 where a swizzle of 64 columns does not clip the output's edge, or does not divide the tile
     epi_n = 64 if swap_ab else min(64 if problem.n % 64 == 0 and wg_n % 64 == 0 else 32, wg_n, widest)
     tile_k = _tile_k(problem)
@@ -178,6 +214,11 @@ def _config(
         epi_n=epi_n,
         scopes=PLANS["joint"],
     )
+
+
+def _staged_rows(tile_m: int) -> int:
+    """Returns rows that are staged at a time of a tile that 64 does not divide."""
+    return next(tile_m // pieces for pieces in range(-(-tile_m // 128), tile_m) if tile_m % (8 * pieces) == 0)
 
 
 def _legal(problem: Problem, config: Config, device: Device) -> Config | None:

@@ -35,6 +35,19 @@ def filled_columns(columns, itemsize_bytes):
     return -(-columns // grain) * grain
 
 
+def copied_columns(columns, itemsize_bytes):
+    """Returns the columns of a matrix once it is copied, if it must be, since its rows do not fill 16 bytes.
+
+    Its rows are then made whole lines of 128 bytes, unless that adds more than an eighth: TMA asks L2 for a line's
+    part of a row at a time, and where rows begin within a line for two lines.
+    """
+    few, lines = (
+        filled_columns(columns, itemsize_bytes),
+        -(-columns * itemsize_bytes // 128) * 128 // itemsize_bytes,
+    )
+    return lines if few != columns and lines <= columns * 9 // 8 else few
+
+
 def needs_view(shape, swizzle_bytes, itemsize_bytes):
     """Returns whether TMA cannot clip a matrix to blocks of 8 rows by one swizzle, once its rows fill 16 bytes."""
     rows, columns = padded(shape, swizzle_bytes, itemsize_bytes)
@@ -86,7 +99,7 @@ class Matrix:
     def shape(self) -> Pair:
         """Its size once it is padded to what TMA takes."""
         if self.is_viewed:
-            return self.stored[0], filled_columns(self.stored[1], self.itemsize_bytes)
+            return self.stored[0], copied_columns(self.stored[1], self.itemsize_bytes)
         return padded(self.stored, self.swizzle_bytes, self.itemsize_bytes)
 
     @property

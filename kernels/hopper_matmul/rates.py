@@ -23,6 +23,7 @@ class Rates:
         copy_us: The loading warpgroup spends it on each TMA copy.
         sm_read_bytes: What one SM can read.
         l2_bytes: What all SMs together can read from L2.
+        line_parts: How often L2 is asked for a part of a row where rows begin within a line of 128 bytes.
         outside_bytes: What all SMs together can fill with zeros of tiles that lie wholly beyond an edge.
         latency_us: From a slot's return to its next tile in it, of L2.
         miss_us: More latency of what comes from device memory.
@@ -58,6 +59,7 @@ class Rates:
     copy_us: float
     sm_read_bytes: float
     l2_bytes: float
+    line_parts: float
     outside_bytes: float
     latency_us: float
     miss_us: float
@@ -97,6 +99,7 @@ _H200 = Rates(
     copy_us=0.0201,
     sm_read_bytes=166000.0,
     l2_bytes=15600000.0,
+    line_parts=2.2,
     outside_bytes=1480000.0,
     latency_us=0.502,
     miss_us=0.372,
@@ -111,7 +114,8 @@ _H200 = Rates(
     cluster_us=0.262,
     add_us=1.53,
     add_bytes=6010000.0,
-    # None of those exchanged parts, or was stored by threads, of which direct_elements is a guess; these two are from
+    # None of those has rows that begin within a line: line_parts is from 41 configurations of 1000x1000x1000.
+    # None exchanged parts, or was stored by threads, of which direct_elements is a guess; these two are from
     # 22 configurations of two parts, each with both ways of adding.
     exchange_us=2.0,
     exchange_bytes=30000.0,

@@ -84,6 +84,12 @@ class HopperMatmul:
         config = next(heuristic_configs(problem, device), None)
         return config.to_knobs() if config else None
 
+    def predicted_us(self, problem: Problem, config: Config, device: Device) -> float:
+        """See `cost.predicted_us`."""
+        from hopper_matmul.cost import predicted_us
+
+        return predicted_us(problem, config, device)
+
     def explain(self, problem: Problem, config: Config, device: Device) -> str:
         """Returns in one line what the cost model predicts of a configuration, and which term binds."""
         from hopper_matmul.cost import explain

@@ -23,7 +23,7 @@ device: NVIDIA H200
 problems: [{m: 256, n: 256, k: 256}]
 space: {tile_m: [64], tile_n: [64], tile_k: [64], stages: [2, 3], compute_wgs: [1], wg_split: [m], cluster_m: [1],
         cluster_n: [1], grid_minor: [m], raster_width: [1], persistent: [true], epi_m: [64], epi_n: [64],
-        delay_release: [0], memory_registers: [40], pdl: [false], scopes: [joint, acc_collective]}
+        delay_release: [0], memory_registers: [40], swap_ab: [false], pdl: [false], scopes: [joint, acc_collective]}
 search: {candidates: 8, seconds: 60}
 """
 

@@ -207,6 +207,37 @@ TURNS = [
 ]
 TURNS = [(sizes, {"compute_wgs": 2} | knobs | {"wg_split": "tile"}) for sizes, knobs in TURNS]
 
+# Swapped tiles whose rows fit m, and copies whose rows are whole lines of 128 bytes.
+FITTING = [
+    (
+        {"m": 1000, "n": 1000, "k": 1000},
+        {"tile_m": 72, "epi_m": 72, "cluster_m": 2, "cluster_n": 2, "edges": "view", "stages": 6},
+    ),
+    (
+        {"m": 768, "n": 3072, "k": 512},
+        {"tile_m": 96, "epi_m": 96, "tile_n": 192, "compute_wgs": 3, "cluster_m": 2},
+    ),
+    (
+        {"m": 400, "n": 400, "k": 3001},
+        {"tile_m": 200, "epi_m": 40, "split_k": 4, "cluster_m": 2, "edges": "view"},
+    ),
+    (
+        {"m": 300, "n": 300, "k": 8192},
+        {"tile_m": 160, "epi_m": 32, "tile_n": 64, "compute_wgs": 1, "split_k": 12, "edges": "view"},
+    ),
+    ({"m": 1200, "n": 900, "k": 800}, {"tile_m": 80, "epi_m": 80, "edges": "direct"}),
+    ({"m": 1023, "n": 2049, "k": 1535}, {"tile_m": 176, "epi_m": 88, "edges": "direct", "stages": 3}),
+    ({"m": 1023, "n": 2049, "k": 1535}, {"tile_m": 128, "edges": "view", "cluster_n": 2}),
+    (
+        {"m": 48, "n": 1024, "k": 520},
+        {"tile_m": 48, "epi_m": 48, "tile_n": 64, "compute_wgs": 1, "tile_k": 128},
+    ),
+]
+FITTING = [
+    (sizes, {"tile_n": 128, "compute_wgs": 2, "wg_split": "n", "swap_ab": True} | knobs)
+    for sizes, knobs in FITTING
+]
+
 # No registers change hands, so that several CTAs may be on an SM at once.
 UNSPLIT = [
     # By SMEM 4 CTAs of 64x64 tiles fit an SM, 3 of the deeper ones, and 2 of the others; by registers it depends.
@@ -305,6 +336,7 @@ FAMILIES = {
     "direct": DIRECT,
     "unsplit": UNSPLIT,
     "turns": TURNS,
+    "fitting": FITTING,
     "shared": SHARED,
 }
 

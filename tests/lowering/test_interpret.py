@@ -117,6 +117,21 @@ def test_swapped_operands_are_right_in_every_layout(layout):
 @pytest.mark.parametrize(
     ("knobs", "problem"),
     [
+        # 3 x 2 tiles of 72 rows; m ends within the third
+        ({"tile_m": 72, "epi_m": 72}, {"m": 150, "n": 256}),
+        ({"tile_m": 72, "epi_m": 24, "cluster_m": 2}, {"m": 288, "n": 256, "k": 136}),
+        # rows that fill no 16 bytes are copied into whole lines
+        ({"tile_m": 96, "epi_m": 48, "edges": "direct"}, {"m": 100, "n": 1023, "k": 515}),
+    ],
+    ids=str,
+)
+def test_swapped_tiles_of_any_eight_rows_are_right(knobs, problem):
+    assert_right(interpret(sm_count=4, knobs=SWAPPED | knobs, problem=problem))
+
+
+@pytest.mark.parametrize(
+    ("knobs", "problem"),
+    [
         # 5 steps in parts of 2: the last part ends a step beyond k
         ({"split_k": 3}, {"k": 320}),
         ({"split_k": 2, "persistent": False}, {"out_dtype": "float32"}),

@@ -66,13 +66,37 @@ def test_a_neighbour_that_xla_won_answers_xla(best):
     assert (answer.match, answer.backend) == ("nearest", "xla")
 
 
+# 4 x 32 tiles of 128x128 run at once; of 384x6144 there are 3 x 48, which take two turns of 132 SMs.
+SQUARE = {"tile_m": 128, "tile_n": 128, "tile_k": 64, "stages": 5, "compute_wgs": 2}
+
+
+def test_a_neighbour_whose_tiles_do_not_fit_is_passed_over_for_the_untuned_choice(best):
+    best_file(best, entry(problem(m=512), knobs=SQUARE))
+    answer = autotune.best_config(384, 6144, 3072, device="NVIDIA H200")
+    assert answer.match == "heuristic"
+    asked = problem(m=384, n=6144, k=3072)
+    predicted_us = [TARGET.predicted_us(asked, config, H200) for config in (answer.config, config_of(SQUARE))]
+    assert predicted_us[0] < 0.8 * predicted_us[1]
+    near = autotune.best_config(512, 4096, 3072, device="NVIDIA H200")
+    assert (near.match, near.problem.k) == ("nearest", 4096)
+
+
+def test_of_a_neighbour_that_xla_won_a_kernel_that_does_not_fit_is_not_told(best):
+    best_file(best, entry(problem(m=512), backend="xla", ratio=0.9, knobs=SQUARE))
+    answer = autotune.best_config(384, 6144, 3072, device="NVIDIA H200")
+    assert (answer.match, answer.backend, answer.config) == ("nearest", "xla", None)
+
+
+def config_of(knobs: dict):
+    return TARGET.config_from_knobs(knobs)
+
+
 # 48 parts of one step each: k = 3072 has 48 steps of 64, k = 2048 has 32.
 MANY_PARTS = {"tile_m": 128, "tile_n": 128, "tile_k": 64, "stages": 4, "compute_wgs": 2, "split_k": 48}
 
 
 def test_a_neighbour_that_is_illegal_for_the_asked_shape_is_passed_over(best):
-    one_part = MANY_PARTS | {"split_k": 1}
-    best_file(best, entry(problem(k=3072), knobs=MANY_PARTS), entry(problem(k=4096), knobs=one_part))
+    best_file(best, entry(problem(k=3072), knobs=MANY_PARTS), entry(problem(k=4096), knobs=WIDE))
     answer = autotune.best_config(4096, 4096, 2048, device="NVIDIA H200")
     assert (answer.match, answer.problem.k, knobs(answer)["split_k"]) == ("nearest", 4096, 1)
     assert TARGET.check(problem(k=2048), answer.config, H200) == ()
@@ -96,7 +120,7 @@ def test_another_class_or_a_far_size_is_no_neighbour(best, asked):
 
 
 def test_another_device_answers_where_the_own_one_was_not_measured(best):
-    best_file(best, entry(), kind="NVIDIA H200")
+    best_file(best, entry(knobs=WIDE), kind="NVIDIA H200")
     answer = autotune.best_config(4096, 4096, 4096, device="NVIDIA H100 PCIe")
     assert (answer.match, answer.device) == ("other_device", "NVIDIA H200")
     assert autotune.best_config(4096, 4096, 2048, device="NVIDIA H100 PCIe").match == "other_device"
@@ -167,7 +191,7 @@ def test_a_torn_or_newer_file_warns_and_does_not_stop_a_model(best, text):
 
 
 def test_a_broken_entry_warns_and_its_neighbour_answers(best):
-    path = best_file(best, entry(), entry(problem(m=2048)))
+    path = best_file(best, entry(knobs=WIDE), entry(problem(m=2048)))
     content = json.loads(path.read_text())
     next(iter(content["entries"].values()))["kernel_us"] = -1
     path.write_text(json.dumps(content))
