@@ -266,9 +266,13 @@ class _Search:
                 distance = self.target.distance(self.problem, entry.problem)
                 if distance <= NEAR and entry.target == self.target.name:
                     ranked.append((distance, key, len(ranked), file, entry))
+        is_passed_over = False
         for *_, file, entry in sorted(ranked, key=lambda row: row[:3]):
-            if best := self._best(file, entry, match):
+            # What XLA won further off says nothing where a kernel won nearer by.
+            best = None if is_passed_over and entry.backend == "xla" else self._best(file, entry, match)
+            if best:
                 return best
+            is_passed_over = is_passed_over or entry.backend == "kernel"
         return None
 
     def _best(self, file: BestFile, entry: BestEntry, match: Match) -> Best | None:
@@ -302,7 +306,7 @@ class _Search:
         return entry.problem == self.problem or not self._is_behind(entry.config, device)
 
     def _is_behind(self, config: Any, device: Any) -> bool:
-        """Returns whether the cost model finds a neighbour's configuration slower than the untuned choice.
+        """Returns whether the cost model finds a neighbour's configuration clearly slower than the untuned choice.
 
         Its tiles may fill the SMs of the problem that it was tuned for, and take one more turn here.
         """
@@ -310,8 +314,8 @@ class _Search:
         untuned = self._untuned(device)
         if predicted_us is None or untuned is None:
             return False
-        least_us = (1 + _MODEL_ERROR) * predicted_us(self.problem, untuned, device)
-        return predicted_us(self.problem, config, device) > least_us
+        most_us = (1 + _MODEL_ERROR) * predicted_us(self.problem, untuned, device)
+        return predicted_us(self.problem, config, device) > most_us
 
     def _untuned(self, device: Any) -> Any | None:
         if device not in self._untuned_by_device:

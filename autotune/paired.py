@@ -46,15 +46,19 @@ def p_above(differences: Sequence[float], bound: float) -> float:
 
 # In median absolute deviations, of which a normal distribution has 1 in 20,000 beyond six.
 _REACH = 6.0
+_MOST_OUT = 0.1  # of all: where more are far out, that is how the lane is, and no accident
+_LEAST_REACH = 1e-6  # differences are logarithms of times, which no clock tells to a millionth
 
 
 def _within_reach(values: Sequence[float]) -> Sequence[float]:
-    """Returns the values, with those that are far out moved to `_REACH` deviations from the median."""
+    """Returns the values, with a few that are far out moved to `_REACH` deviations from the median."""
     if not values:
         return values
     middle = statistics.median(values)
-    reach = _REACH * statistics.median(abs(value - middle) for value in values)
-    return [min(max(value, middle - reach), middle + reach) for value in values] if reach else values
+    reach = max(_LEAST_REACH, _REACH * statistics.median(abs(value - middle) for value in values))
+    if sum(abs(value - middle) > reach for value in values) > _MOST_OUT * len(values):
+        return values
+    return [min(max(value, middle - reach), middle + reach) for value in values]
 
 
 BLOCKS = 20

@@ -16,7 +16,14 @@ from hopper_matmul.config import Config, Edges
 from hopper_matmul.direct import is_result_unfilled, vector_of
 from hopper_matmul.facts import chosen, lesser
 from hopper_matmul.hardware import Device
-from hopper_matmul.matrix import copied_columns, filled_columns, odd_matrices, stored_matrices, swizzle_of
+from hopper_matmul.matrix import (
+    copied_columns,
+    filled_columns,
+    odd_matrices,
+    padded,
+    stored_matrices,
+    swizzle_of,
+)
 from hopper_matmul.problem import ITEMSIZE_BYTES, Problem
 from hopper_matmul.rates import Rates, rates_of
 from hopper_matmul.scopes import PLANS, ScopePlan
@@ -164,7 +171,7 @@ def terms(problem: Problem, c: Any, drained: Any, device: Device, rates: Rates) 
     from_l2 = (c.tile_m / c.cluster_n + c.tile_n / c.cluster_m) * c.tile_k * size
     lhs_lines, rhs_lines = _lines(p, c.edges, rates)
     lines = (c.tile_m / c.cluster_n * lhs_lines + c.tile_n / c.cluster_m * rhs_lines) * c.tile_k * size
-    requested = lines * at_once * ctas  # by all CTAs in a step
+    at_work = at_once * ctas  # CTAs
     read_bytes, stored_bytes = _hbm_bytes(p, c, in_m, in_n, at_once, size, out_size * stored_parts)
     missed = lesser(read_bytes / (steps * clusters * ctas * from_l2), 1)  # share of what is asked of L2
     latency = (
@@ -189,7 +196,7 @@ def terms(problem: Problem, c: Any, drained: Any, device: Device, rates: Rates) 
     meeting = rates.cluster_us * (ctas > 1)
     is_exposed = 1 - c.persistent * (1 - drained * 1)
     between = (rates.cta_us + meeting) * (1 - c.persistent) + latency * is_exposed
-    uneven = rates.uneven * requested * lesser(slots, all_steps)
+    uneven = rates.uneven * from_l2 * at_work * lesser(slots, all_steps)
     return Terms(
         launch=rates.launch_us + latency + meeting,
         tensor=all_steps * own * wgs_on_tile,
@@ -197,7 +204,7 @@ def terms(problem: Problem, c: Any, drained: Any, device: Device, rates: Rates) 
         wgmma_chain=all_steps * chain,
         smem=all_steps * smem,
         sm_read=all_steps * read,
-        l2=all_steps * requested * (128 / swizzle) ** rates.narrow_read / rates.l2_bytes,
+        l2=all_steps * lines * at_work * (128 / swizzle) ** rates.narrow_read / rates.l2_bytes,
         outside=_outside_bytes(p, c, in_m, in_n, size) / rates.outside_bytes,
         ring=all_steps * ring,
         tma_issue=all_steps * copies * rates.copy_us,
@@ -238,11 +245,14 @@ def _loads(p: Problem, c: Any, wg_m: Any, wg_n: Any, size: int) -> tuple[Any, An
 def _lines(p: Problem, edges: Any, rates: Rates) -> tuple[Any, Any]:
     """Returns how much more than their bytes the tiles of lhs and rhs ask of L2, where rows begin within a line."""
     (lhs, size, _), (rhs, _, _), _ = stored_matrices(p)
-    is_copied_whole = edges == "pad"
-    return tuple(
-        chosen(is_copied_whole | (copied_columns(columns, size) * size % 128 == 0), 1, rates.line_parts)
-        for _, columns in (lhs, rhs)
-    )
+    is_in_tiles = (edges == "direct") & (p.layout[1] == "n")  # the rhs, of whole lines
+    parts = []
+    for shape, is_whole in ((lhs, False), (rhs, is_in_tiles)):
+        padded_is_whole = padded(shape, 128, size)[1] * size % 128 == 0
+        viewed_is_whole = copied_columns(shape[1], size) * size % 128 == 0
+        is_whole = is_whole | ((edges == "pad") & padded_is_whole) | ((edges != "pad") & viewed_is_whole)
+        parts.append(chosen(is_whole, 1, rates.line_parts))
+    return parts[0], parts[1]
 
 
 def _hbm_bytes(

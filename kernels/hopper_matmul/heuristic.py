@@ -74,8 +74,11 @@ def heuristic_configs(problem: Problem, device: Device) -> Iterator[Config]:
     """
     edges = _edges(problem, device)
     choices = _choices(problem, device, edges)
-    near = sum(time_us <= _NEAR * choices[0][0] for time_us, *_ in choices)
     in_order = [config for *_, config in choices]
+    # Of the choices that lead some may be illegal, or legal only in smaller steps.
+    legal = next(filter(None, (_legal(problem, config, device) for config in in_order)), in_order[0])
+    bar_us = _NEAR * predicted_us(problem, legal, device)
+    near = sum(time_us <= bar_us for time_us, *_ in choices)
     seen: set[tuple[int, int, bool]] = set()
     first = itertools.islice(_one_a_tile(problem, device, in_order[:near], seen), MOST)
     ranked = sorted(first, key=lambda config: predicted_us(problem, config, device))
@@ -129,6 +132,8 @@ def _fitting_tiles(problem: Problem, device: Device) -> list[tuple[int, int]]:
     """
     if -(-problem.m // 128) * -(-problem.n // 128) * problem.batch > _COUNTED * device.sm_count:
         return []
+    if problem.layout[0] == "t" or problem.out_dtype == "float32":
+        return []  # which most of them are not legal for: rows of a transposed lhs fill swizzles
     least, most = _FITTING
     numbers = range(-(-problem.m // most), min(problem.m // least, _FEW) + 1)
     sizes = {-(-problem.m // (step * tiles)) * step for tiles in numbers for step in (8, 32)}

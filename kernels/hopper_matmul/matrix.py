@@ -41,11 +41,9 @@ def copied_columns(columns, itemsize_bytes):
     Its rows are then made whole lines of 128 bytes, unless that adds more than an eighth: TMA asks L2 for a line's
     part of a row at a time, and where rows begin within a line for two lines.
     """
-    few, lines = (
-        filled_columns(columns, itemsize_bytes),
-        -(-columns * itemsize_bytes // 128) * 128 // itemsize_bytes,
-    )
-    return lines if few != columns and lines <= columns * 9 // 8 else few
+    few = filled_columns(columns, itemsize_bytes)
+    lines = -(-columns * itemsize_bytes // 128) * 128 // itemsize_bytes
+    return few + (lines - few) * ((few != columns) & (lines <= columns * 9 // 8))
 
 
 def needs_view(shape, swizzle_bytes, itemsize_bytes):

@@ -87,6 +87,13 @@ def test_of_a_neighbour_that_xla_won_a_kernel_that_does_not_fit_is_not_told(best
     assert (answer.match, answer.backend, answer.config) == ("nearest", "xla", None)
 
 
+def test_what_xla_won_further_off_says_nothing_where_a_kernel_won_nearer_by(best):
+    further = entry(problem(m=384, n=3500), backend="xla", ratio=0.9, knobs=WIDE)
+    best_file(best, entry(problem(m=512), knobs=SQUARE), further)
+    answer = autotune.best_config(384, 6144, 3072, device="NVIDIA H200")
+    assert (answer.match, answer.backend) == ("heuristic", "kernel")
+
+
 def config_of(knobs: dict):
     return TARGET.config_from_knobs(knobs)
 

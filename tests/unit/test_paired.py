@@ -67,6 +67,12 @@ def test_a_sample_that_something_held_up_hides_no_difference():
     assert p_above(log_ratios(*equal), 0.0) > 0.05
 
 
+def test_a_lane_that_is_slow_in_many_rounds_is_slow():
+    draw = random.Random(5)
+    differences = [draw.gauss(0.05 * (draw.random() < 0.3), 0.001) for _ in range(60)]
+    assert p_above(differences, math.log1p(TIE)) < 0.01
+
+
 def test_few_rounds_drop_nobody():
     assert behind({0: [10.0] * 4, 1: [20.0] * 4}, 1, 2) == []
 
