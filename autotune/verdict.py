@@ -31,8 +31,8 @@ SURELY_BEHIND = 0.01
 SAME_ALGORITHM = 0.01
 # Screening sees kernels alone and in bursts, so it ranks no better than this against a chain or settled clocks.
 REACH = 0.01
-# Nor does it see what lies between the kernels of a chain: of 128 products of 128 cubed, 5 us each, the fastest in a
-# chain was 0.10 and 0.16 us behind others in two runs' screening.
+# Nor does it see what lies between the kernels of a chain: of candidates for 128 products of 128 cubed, 5 us, the
+# fastest in a chain was 0.09 us behind another in screening, where pairing them with a kernel of 60 us adds noise too.
 CHAIN_REACH_US = 0.2
 FEWEST_FINALISTS = 3
 

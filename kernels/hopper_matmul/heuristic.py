@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 
@@ -72,21 +73,29 @@ def heuristic_configs(problem: Problem, device: Device) -> Iterator[Config]:
         problem: The problem they are for; all of them are legal for it.
         device: Its SM count decides how many tiles run at once.
     """
-    edges = _edges(problem, device)
-    choices = _choices(problem, device, edges)
+    legal = functools.cache(lambda config: _legal(problem, config, device))
+    seen: set[tuple[int, int, bool]] = set()
+
+    def one_a_tile(configs: Sequence[Config]) -> Iterator[Config]:
+        """Yields for each tile not seen the first configuration that is legal or can be made so, refined."""
+        for config in configs:
+            tile = (config.tile_m, config.tile_n, config.swap_ab)
+            if tile not in seen and (found := legal(config)):
+                seen.add(tile)
+                yield _refined(problem, found, device)
+
+    choices = _choices(problem, device, _edges(problem, device))
     in_order = [config for *_, config in choices]
     # Of the choices that lead some may be illegal, or legal only in smaller steps.
-    legal = next(filter(None, (_legal(problem, config, device) for config in in_order)), in_order[0])
-    bar_us = _NEAR * predicted_us(problem, legal, device)
+    likeliest = next(filter(None, map(legal, in_order)), in_order[0])
+    bar_us = _NEAR * predicted_us(problem, likeliest, device)
     near = sum(time_us <= bar_us for time_us, *_ in choices)
-    seen: set[tuple[int, int, bool]] = set()
-    first = itertools.islice(_one_a_tile(problem, device, in_order[:near], seen), MOST)
+    first = itertools.islice(one_a_tile(in_order[:near]), MOST)
     ranked = sorted(first, key=lambda config: predicted_us(problem, config, device))
-    others = _one_a_tile(problem, device, in_order[near:], seen)
-    yield from itertools.islice(itertools.chain(ranked, others), MOST)
+    yield from itertools.islice(itertools.chain(ranked, one_a_tile(in_order[near:])), MOST)
     if not seen:  # no view is legal
         padded = [config for *_, config in _choices(problem, device, ("pad",))]
-        yield from itertools.islice(_one_a_tile(problem, device, padded, seen), MOST)
+        yield from itertools.islice(one_a_tile(padded), MOST)
 
 
 def _choices(problem: Problem, device: Device, edges: Sequence[Edges]) -> list[tuple[float, int, Config]]:
@@ -97,18 +106,6 @@ def _choices(problem: Problem, device: Device, edges: Sequence[Edges]) -> list[t
             config = _config(problem, device, *tile, split_k, edge)
             choices.append((predicted_us(problem, config, device), len(choices), config))
     return sorted(choices)
-
-
-def _one_a_tile(
-    problem: Problem, device: Device, configs: Sequence[Config], seen: set[tuple[int, int, bool]]
-) -> Iterator[Config]:
-    """Yields for each tile that was not seen the first configuration that is legal or can be made so, refined."""
-    for config in configs:
-        tile = (config.tile_m, config.tile_n, config.swap_ab)
-        legal = None if tile in seen else _legal(problem, config, device)
-        if legal:
-            seen.add(tile)
-            yield _refined(problem, legal, device)
 
 
 def _edges(problem: Problem, device: Device) -> tuple[Edges, ...]:
@@ -125,12 +122,17 @@ def _edges(problem: Problem, device: Device) -> tuple[Edges, ...]:
     return (edges, "direct") if is_result_unfilled(problem) else (edges,)
 
 
+def square_tiles(problem: Problem) -> int:
+    """Returns how many tiles of 128x128 a problem has."""
+    return -(-problem.m // 128) * -(-problem.n // 128) * problem.batch
+
+
 def _fitting_tiles(problem: Problem, device: Device) -> list[tuple[int, int]]:
     """Returns rows and columns of swapped tiles of which a number fits m, those that leave the SMs the least work.
 
     Rows go in steps of 8, as WGMMA's columns do, and of 32, which are the columns of a view of float32 parts.
     """
-    if -(-problem.m // 128) * -(-problem.n // 128) * problem.batch > _COUNTED * device.sm_count:
+    if square_tiles(problem) > _COUNTED * device.sm_count:
         return []
     if problem.layout[0] == "t" or problem.out_dtype == "float32":
         return []  # which most of them are not legal for: rows of a transposed lhs fill swizzles
@@ -197,8 +199,8 @@ def _config(
     staged_bytes = 4 if split_k > 1 else ITEMSIZE_BYTES[problem.out_dtype]  # of an element
     # A view is one swizzle wide; and float32 sums of parts leave little room.
     widest = 128 // staged_bytes if edges == "view" or split_k > 1 else 64
-    is_fitting = swap_ab and tile_m % (widest if split_k > 1 else 64) != 0
-    epi_m = _staged_rows(tile_m) if is_fitting else min(tile_m, widest if swap_ab and split_k > 1 else 64)
+    most_rows = widest if swap_ab and split_k > 1 else 64
+    epi_m = _staged_rows(tile_m) if swap_ab and tile_m % most_rows else min(tile_m, most_rows)
     # 32 where a swizzle of 64 columns does not clip the output's edge, or does not divide the tile
     epi_n = 64 if swap_ab else min(64 if problem.n % 64 == 0 and wg_n % 64 == 0 else 32, wg_n, widest)
     tile_k = _tile_k(problem)
@@ -222,7 +224,7 @@ def _config(
 
 
 def _staged_rows(tile_m: int) -> int:
-    """Returns rows that are staged at a time of a tile that 64 does not divide."""
+    """Returns rows, at most 128, that are staged at a time of a tile of any multiple of 8."""
     return next(tile_m // pieces for pieces in range(-(-tile_m // 128), tile_m) if tile_m % (8 * pieces) == 0)
 
 

@@ -21,7 +21,7 @@ from hopper_matmul.dependence import knobs_read
 from hopper_matmul.direct import is_result_unfilled
 from hopper_matmul.facts import Facts
 from hopper_matmul.hardware import Device
-from hopper_matmul.heuristic import LEAST_K, SKINNY_M, heuristic_configs
+from hopper_matmul.heuristic import LEAST_K, SKINNY_M, heuristic_configs, square_tiles
 from hopper_matmul.legality import RULES
 from hopper_matmul.matrix import odd_matrices
 from hopper_matmul.problem import FieldError, Problem, one_of
@@ -76,7 +76,7 @@ def default_knobs(problem: Problem, device: Device) -> dict[str, tuple[Any, ...]
         if is_result_unfilled(problem):
             knobs["edges"] = ("view", "pad", "direct")
     # In turns warpgroups have tiles of 128x128, as many sums as one can hold.
-    if -(-problem.m // 128) * -(-problem.n // 128) * problem.batch > device.sm_count:
+    if square_tiles(problem) > device.sm_count:
         knobs["wg_split"] = ("m", "n", "tile")
     if problem.m <= SKINNY_M:
         narrow = [size for size in (8, 16, 32) if size < 2 * max(problem.m, 8)]
@@ -105,8 +105,7 @@ def default_knobs(problem: Problem, device: Device) -> dict[str, tuple[Any, ...]
 
 def _splits(problem: Problem, device: Device) -> tuple[int, ...]:
     """Returns the parts of k worth a try: one where the tiles fill the device anyway."""
-    tiles = -(-problem.m // 128) * -(-problem.n // 128) * problem.batch
-    most = min(_MOST_WAVES * device.sm_count // tiles, problem.k // LEAST_K)
+    most = min(_MOST_WAVES * device.sm_count // square_tiles(problem), problem.k // LEAST_K)
     return tuple(parts for parts in _SPLITS if parts <= max(1, most))
 
 
